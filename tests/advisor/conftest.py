@@ -1,5 +1,3 @@
-"""The runs of KTT with counters, imported once."""
-
 import pytest
 from observing import PROFILED
 from public_logs import GPU

@@ -1,5 +1,3 @@
-"""Observations and measurements for the tests of the advisor."""
-
 import math
 
 import numpy as np

@@ -61,31 +61,32 @@ ROWS = [
 ]
 
 
-def test_block_parameters_come_from_the_input_of_the_kernel_first():
-    rows = [({"block_size_x": 1, "n": 2}, 2, (2, 1, 1))]
-    assert block_parameters(rows, ["n"]) == {"n"}
-    # CLBlast's T1 input names parameters that its space does not have.
-    assert block_parameters(rows, ["n", "other"]) == {"block_size_x"}
-    assert block_parameters(rows, []) == {"block_size_x"}
+NAMED = [({"block_size_x": 1, "n": 2}, 2, (2, 1, 1))]
 
 
-def test_block_parameters_come_from_conventional_names_second():
-    rows = [({"block_size_x": 2, "block_size_y": 1, "other": 2}, 2, (2, 1, 1))] * 2
-    assert block_parameters(rows) == {"block_size_x", "block_size_y"}
-    assert block_parameters([({"num_warps": 4, "BLOCK_SIZE": 128}, 128, None)]) == {"num_warps"}
-
-
-def test_block_parameters_come_from_equality_with_launches_last():
-    # b and the extents along y agree, and z never varies, so no condition names it.
-    assert block_parameters(ROWS) == {"a", "b"}
-    # One row in which a differs shows that it is another parameter.
-    assert block_parameters([*ROWS, ({"a": 32, "b": 2, "c": 1, "w": 1}, 32, (16, 2, 1))]) == {"b"}
-
-
-def test_block_parameters_are_found_by_number_of_threads_in_several_rows():
-    rows = [({"size": 32, "t": 3}, 32, None), ({"size": 64, "t": 3}, 64, None)]
-    assert block_parameters(rows) == {"size"}
-    assert block_parameters(ROWS[:1]) == block_parameters([]) == frozenset()
+@pytest.mark.parametrize(
+    ("rows", "stated", "found"),
+    [
+        # First from the input of the kernel; CLBlast's names parameters that its space has not.
+        (NAMED, ["n"], {"n"}),
+        (NAMED, ["n", "other"], {"block_size_x"}),
+        (NAMED, [], {"block_size_x"}),
+        # Then from conventional names.
+        ([({"block_size_x": 2, "block_size_y": 1, "other": 2}, 2, (2, 1, 1))] * 2, None,
+         {"block_size_x", "block_size_y"}),
+        ([({"num_warps": 4, "BLOCK_SIZE": 128}, 128, None)], None, {"num_warps"}),
+        # Then from equality with launches: b and the extents along y agree, and z never varies, so
+        # no condition names it. One row in which a differs shows that it is another parameter.
+        (ROWS, None, {"a", "b"}),
+        ([*ROWS, ({"a": 32, "b": 2, "c": 1, "w": 1}, 32, (16, 2, 1))], None, {"b"}),
+        # Several rows may tell the number of threads.
+        ([({"size": 32, "t": 3}, 32, None), ({"size": 64, "t": 3}, 64, None)], None, {"size"}),
+        (ROWS[:1], None, frozenset()),
+        ([], None, frozenset()),
+    ],
+)  # fmt: skip
+def test_block_parameters_come_from_the_input_then_names_then_launches(rows, stated, found):
+    assert block_parameters(rows, stated) == found
 
 
 @given(st.tuples(*[st.integers(1, 4)] * 3))

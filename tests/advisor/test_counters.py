@@ -1,5 +1,3 @@
-"""Neutral names of the counters of profilers."""
-
 from __future__ import annotations
 
 import json

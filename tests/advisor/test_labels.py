@@ -10,7 +10,6 @@ from observing import observe
 from public_logs import needs_gpu_logs
 
 from tunedb.advisor.labels import (
-    METHODS,
     algorithm_1,
     baseline,
     by_slice,
@@ -160,11 +159,6 @@ def test_paper_labels_do_not_depend_on_the_order_of_rows(rows, random):
     expected = {row.record: label for row, label in zip(numbered, paper(numbered), strict=True)}
     assert {r.record: label for r, label in zip(shuffled, paper(shuffled), strict=True)} == expected
     assert sorted(i for positions in by_slice(rows) for i in positions) == list(range(len(rows)))
-
-
-def test_methods_give_a_label_per_observation():
-    for method in METHODS.values():
-        assert method([observe(64, 2.0), observe(256, 1.0)]) == [UP, STAY]
 
 
 @needs_gpu_logs

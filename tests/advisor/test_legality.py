@@ -61,44 +61,42 @@ def test_registers_and_shared_memory_limit_legal_blocks():
     assert not fits(unknown, (1, 1, 128))
 
 
+AMD = {"device": "MI250X", "compute_capability": None}
+
+
 @pytest.mark.parametrize(
-    ("block", "label", "following"),
+    ("block", "label", "fields", "seen", "following"),
     [
-        ((64, 1, 1), UP, (128, 1, 1)),
-        ((64, 1, 1), DOWN, (32, 1, 1)),
-        ((64, 1, 1), STAY, None),
-        ((1024, 1, 1), UP, None),
-        ((1, 1, 1), DOWN, None),
-        ((96, 1, 1), UP, (128, 1, 1)),
-        ((96, 1, 1), DOWN, (64, 1, 1)),
+        ((64, 1, 1), UP, {}, [], (128, 1, 1)),
+        ((64, 1, 1), DOWN, {}, [], (32, 1, 1)),
+        ((64, 1, 1), STAY, {}, [], None),
+        ((1024, 1, 1), UP, {}, [], None),
+        ((1, 1, 1), DOWN, {}, [], None),
+        ((96, 1, 1), UP, {}, [], (128, 1, 1)),
+        ((96, 1, 1), DOWN, {}, [], (64, 1, 1)),
         # The nearest shape; of two the wider one.
-        ((16, 16, 1), UP, (32, 16, 1)),
-        ((16, 16, 1), DOWN, (16, 8, 1)),
-        ((8, 8, 4), UP, (16, 8, 4)),
+        ((16, 16, 1), UP, {}, [], (32, 16, 1)),
+        ((16, 16, 1), DOWN, {}, [], (16, 8, 1)),
+        ((8, 8, 4), UP, {}, [], (16, 8, 4)),
+        # Measured blocks come first.
+        ((64, 1, 1), UP, {}, [(256, 1, 1), (512, 1, 1)], (256, 1, 1)),
+        ((64, 1, 1), UP, {}, [(16, 1, 1)], (128, 1, 1)),
+        ((64, 1, 1), DOWN, {}, [(16, 1, 1)], (16, 1, 1)),
+        # They count whatever their shape and the tables of limits.
+        ((64, 1, 1), UP, {"registers": 255}, [(64, 16, 1)], (64, 16, 1)),
+        # Near multiples of the warp come before nearer blocks.
+        ((64, 1, 1), UP, {}, [(72, 1, 1), (128, 1, 1)], (128, 1, 1)),
+        ((64, 1, 1), UP, {}, [(72, 1, 1), (256, 1, 1)], (72, 1, 1)),
+        ((64, 1, 1), UP, AMD, [(96, 1, 1), (128, 1, 1)], (128, 1, 1)),
+        ((64, 1, 1), UP, {}, [(96, 1, 1), (128, 1, 1)], (96, 1, 1)),
     ],
 )
-def test_next_block_is_nearest_in_the_direction_of_the_label(block, label, following):
-    assert next_block(observe(block=block), label) == following
+def test_next_block_is_nearest_in_the_direction_of_the_label(block, label, fields, seen, following):
+    assert next_block(observe(block=block, **fields), label, seen=seen) == following
 
 
-def test_next_block_prefers_measured_blocks():
-    # An unknown block is taken for a one-dimensional one.
+def test_unknown_block_is_taken_for_a_one_dimensional_one():
     assert next_block(observe(64, block=None), UP) == (128, 1, 1)
-    run = observe(64)
-    assert next_block(run, UP, seen=[(256, 1, 1), (512, 1, 1)]) == (256, 1, 1)
-    assert next_block(run, UP, seen=[(16, 1, 1)]) == (128, 1, 1)
-    assert next_block(run, DOWN, seen=[(16, 1, 1)]) == (16, 1, 1)
-    # A measured block counts whatever its shape and the tables of limits.
-    assert next_block(observe(64, registers=255), UP, seen=[(64, 16, 1)]) == (64, 16, 1)
-
-
-def test_next_block_prefers_near_multiples_of_the_warp():
-    seen = [(72, 1, 1), (128, 1, 1)]
-    assert next_block(observe(64), UP, seen=seen) == (128, 1, 1)
-    assert next_block(observe(64), UP, seen=[(72, 1, 1), (256, 1, 1)]) == (72, 1, 1)
-    amd = observe(64, device="MI250X", compute_capability=None)
-    assert next_block(amd, UP, seen=[(96, 1, 1), (128, 1, 1)]) == (128, 1, 1)
-    assert next_block(observe(64), UP, seen=[(96, 1, 1), (128, 1, 1)]) == (96, 1, 1)
 
 
 def test_t1_input_determines_legal_blocks_unless_its_parameters_are_others():

@@ -1,5 +1,3 @@
-"""Loading of observations, and the slices in which they are compared."""
-
 import math
 from dataclasses import replace
 
@@ -174,14 +172,14 @@ def test_slices_of_nvprof_kernel_separate_its_problems(store):
 
 
 def test_slice_of_metaschedule_programs_differs_only_in_threads(store):
-    """Another tile makes another slice."""
+    """The unbound part of a tile, and the unroll step, make another slice."""
     workload = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
     target = Target.from_config({"kind": "cuda", "arch": "sm_80"})
-    for threads, tile in ((32, 4), (64, 4), (128, 4), (32, 8)):
-        program = Program(workload, target, elementwise(threads, tile))
+    for threads, more in ((32, {}), (64, {}), (128, {}), (32, {"tile": 8}), (32, {"unroll": 0})):
+        program = Program(workload, target, elementwise(threads, **more))
         launch = Launch("main_kernel", threads, (threads, 1, 1))
         add(store, Measurement(program, (1.0,), launches=(launch,)))
-    assert slices_of(store) == [[32, 64, 128], [32]]
+    assert slices_of(store) == [[32, 64, 128], [32], [32]]
     first = load(store)[0]
     assert (first.kernel, first.workload) == ("main_kernel", "main")
     assert (first.device, first.compute_capability) == ("cuda", "8.0")

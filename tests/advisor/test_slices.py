@@ -73,12 +73,6 @@ def test_keys_of_different_kinds_differ():
     assert len(keys) == 5
 
 
-def test_program_key_of_ansor_depends_on_all_decisions():
-    ansor = Workload(WorkloadFormat.ANSOR, b'["w"]', "w")
-    traces = (Trace(b'[["SP"]]', None, b"[[%d]]" % number) for number in (1, 2))
-    assert len({loading.program_key(ansor, "k", trace) for trace in traces}) == 2
-
-
 @pytest.mark.parametrize(
     ("names", "block", "says"),
     [
@@ -96,11 +90,9 @@ def test_is_geometry_requires_only_block_and_grid_parameters(names, block, says)
 
 def test_problems_differ_for_two_sizes_of_one_kernel():
     """modulateAndNormalize of convolutionFFT2D is launched for two sizes of a picture."""
-    launches = [((256, 1, 1), (8200, 1, 1)), ((256, 1, 1), (8320, 1, 1))]
-    found = loading.problems([*launches, ((128, 1, 1), (16400, 1, 1))])
-    assert found[0] != found[1]
-    assert found[2] == found[0]
-    assert found[0] == 8200 * 256
+    first, second = ((256, 1, 1), (8200, 1, 1)), ((256, 1, 1), (8320, 1, 1))
+    found = loading.problems([first, second, ((128, 1, 1), (16400, 1, 1))])
+    assert found[0] == found[2] == 8200 * 256 != found[1]
     assert loading.problems([]) == []
 
 
@@ -125,17 +117,6 @@ def test_problems_do_not_depend_on_the_order_of_launches(order):
     launches = [((2**i, 1, 1), (-(-1000 * (1 + i % 2) // 2**i), 1, 1)) for i in range(5)]
     found = loading.problems([launches[i] for i in order])
     assert [found[order.index(i)] for i in range(5)] == loading.problems(launches)
-
-
-MODULE = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
-
-
-def test_program_key_ignores_thread_extents_of_trace():
-    keys = {loading.program_key(MODULE, "main", elementwise(n)) for n in (32, 64, 128)}
-    assert len(keys) == 1
-    # The unbound part of the tile, and the unroll step, change the key.
-    assert loading.program_key(MODULE, "main", elementwise(32, tile=8)) not in keys
-    assert loading.program_key(MODULE, "main", elementwise(32, unroll=0)) not in keys
 
 
 def test_masked_trace_masks_only_bound_extents():

@@ -1,5 +1,3 @@
-"""Launches that are computed for GPU programs of TVM."""
-
 import pytest
 from builders import FOREIGN, OWN, add, make_measurement, make_target, make_workload
 from observing import ansor_rows

@@ -1,5 +1,3 @@
-"""Thread blocks of TVM's own programs, from traces, steps and features."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -7,6 +7,11 @@ def has(text, *words):
     assert not missing, f"{missing} not in: {text}"
 
 
+def row_has(row, **expected):
+    """Assert that a row has these values."""
+    assert {name: row[name] for name in expected} == expected
+
+
 def one_line(result):
     """Assert that a command printed one line of error and nothing else; return the line."""
     assert result.stdout == ""

@@ -8,15 +8,15 @@ import time
 
 import pytest
 import toy_gpu
-from checks import one_line
+from checks import has, one_line
 
 from tunedb.advisor.loading import load
 from tunedb.storage.store import Store
 
-KEYS = (
-    "program block threads registers input original mean speedup counters compared failure message "
-    "run_secs notes new"
-)
+KEYS = {
+    *("program", "block", "threads", "registers", "input", "original", "mean", "speedup"),
+    *("counters", "compared", "failure", "message", "run_secs", "notes", "new"),
+}
 
 
 @pytest.fixture
@@ -45,9 +45,8 @@ def test_collect_stores_observations_of_configured_program(run, collect, sqlite_
         *("--repeats", "2"),
     )  # fmt: skip
     rows, messages = collect(path)
-    assert set(rows[0]) == set(KEYS.split())
-    assert "6 variants run, 0 of an earlier run" in messages
-    assert "toy: 2 variants failed" in messages
+    assert set(rows[0]) == KEYS
+    has(messages, "6 variants run, 0 of an earlier run", "toy: 2 variants failed")
     seen = [(tuple(row["block"][:2]), row["registers"], row["failure"]) for row in rows]
     assert seen == [
         (block, limit, "wrong_result" if block == (16, 4) else None)
@@ -59,9 +58,8 @@ def test_collect_stores_observations_of_configured_program(run, collect, sqlite_
     with Store(sqlite_file, create=False) as store:
         observations = load(store)
         assert store.counts().measurements == 6
-    assert len({o.slice for o in observations}) == 2
-    assert len(observations) == 4
-    assert all(len(o.counters) == 26 for o in observations)
+    assert [len(one.counters) for one in observations] == [26] * 4
+    assert len({one.slice for one in observations}) == 2
 
 
 def test_the_plan_needs_no_gpu_and_runs_nothing(run, tmp_path):
@@ -72,8 +70,7 @@ def test_the_plan_needs_no_gpu_and_runs_nothing(run, tmp_path):
     done = run("advise", "collect", path, "--plan", tmp_path / "plan.json", "--profiler", "none")
     assert "4 variants, 13 runs; none: 0 counters in 0 groups; GeForce RTX 2080 Ti" in done.stderr
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert plan["variants"][0]["original"]
-    assert plan["groups"] == []
+    assert plan["variants"][0]["original"] and plan["groups"] == []
     assert toy_gpu.lines(tmp_path / "runs") == []
     assert not (tmp_path / "advise.toml.work").exists()
 
@@ -81,11 +78,10 @@ def test_the_plan_needs_no_gpu_and_runs_nothing(run, tmp_path):
 def test_device_option_selects_profiler_and_illegal_blocks_are_left_out(run, tmp_path):
     path = toy_gpu.configuration(tmp_path, tool="auto")
     path.write_text(path.read_text().replace("[64, 2]", "[64, 64]"))
+    left_out = "toy: 64x64x1 is left out: 4096 threads; the device takes 1024"
     for device, tool in (("NVIDIA H100", "ncu"), ("Tesla K40c", "nvprof"), ("X:9.0", "ncu")):
         done = run("advise", "collect", path, "--dry-run", "--device", device)
-        assert f" runs; {tool}: " in done.stderr
-        left_out = "toy: 64x64x1 is left out: 4096 threads; the device takes 1024"
-        assert left_out in done.stderr
+        has(done.stderr, f" runs; {tool}: ", left_out)
     done = run("advise", "collect", path, "--dry-run", "--device", "X", code=2)
     assert "'X' is not a device that tunedb knows" in done.stderr
 
@@ -167,8 +163,8 @@ def test_collect_rejects_bad_input_in_one_line(run, tmp_path, arguments, code, m
 def test_collect_escapes_output_of_failed_program(run, sqlite_file, tmp_path):
     """The message of a failed program quotes its output."""
     path = toy_gpu.configuration(tmp_path)
-    build = tmp_path / "toy" / "build.py"
-    build.write_text("import sys; sys.exit('\\x1b[31mred\\u202e')")
+    script = "import sys; sys.exit('\\x1b[31mred\\u202e')"
+    (tmp_path / "toy" / "build.py").write_text(script)
     done = run("--db", sqlite_file, "advise", "collect", path)
     assert not {"\x1b", "\u202e"} & set(done.output)
     assert "\\x1b[31mred" in done.stderr

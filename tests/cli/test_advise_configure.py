@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import toy_gpu
-from checks import one_line
+from checks import one_line, row_has
 
 from tunedb.advisor.collect import cuda_detection
 
@@ -70,7 +70,7 @@ def test_configure_writes_all_options_to_the_file(configure):
         **{"output": {"from": "out.bin", "type": "float32", "tolerance": 1e-5}},
         **{"timeout": 5, "kernel": "k"},
     }
-    assert {name: program[name] for name in expected} == expected
+    row_has(program, **expected)
 
 
 def test_configure_keeps_other_settings_and_writes_a_backup(configure):
@@ -94,8 +94,8 @@ def test_configure_runs_single_steps(configure, check):
     configure("--step", "environment", "--profiler", "none")
     configure("--step", "programs", *PROGRAM)
     device, program = check()
-    assert (device["step"], device["name"], device["ok"]) == ("devices", "Tesla K40c", True)
-    assert (program["step"], program["name"], program["ok"]) == ("programs", "mm", True)
+    row_has(device, step="devices", name="Tesla K40c", ok=True)
+    row_has(program, step="programs", name="mm", ok=True)
     # 39 shapes of two dimensions, two inputs.
     assert program["message"].startswith("78 variants, ")
 
@@ -106,8 +106,7 @@ def test_check_reports_missing_folders_programs_and_profiler(configure, check):
     arguments = ("--step", "programs", "--program", "nn", "--directory", "none", "--block", "32")
     configure(*arguments, "--run", "python3 {threads}")
     messages = {row["name"]: row["message"] for row in check(1) if not row["ok"]}
-    assert messages["gone"] == "no such folder"
-    assert messages["mm"] == "run: ./mm is not found"
+    row_has(messages, gone="no such folder", mm="run: ./mm is not found")
     assert "none is not a folder" in messages["nn"]
     configure("--step", "environment", "--profiler", "ncu")
     assert any("ncu is not on the PATH" in row["message"] for row in check(1))
@@ -176,9 +175,8 @@ def test_configure_rejects_bad_options_in_one_line(configure, arguments, message
 
 def test_invalid_configuration_is_not_written(configure):
     done = configure(*DEVICE, *PROGRAM, "--output", "../x", code=1)
-    assert done.stderr == (
-        "Error: advise.toml: programs.mm.output.from: expected a file inside the program's folder\n"
-    )
+    where = "advise.toml: programs.mm.output.from"
+    assert done.stderr == f"Error: {where}: expected a file inside the program's folder\n"
     assert not Path("advise.toml").exists()
 
 

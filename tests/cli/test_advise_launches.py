@@ -24,21 +24,16 @@ def database(tmp_path, run):
         json.dumps([0, [TRACE, [0.5], workdirs.CUDA, workdirs.ARGS]]),
         json.dumps([0, [workdirs.trace(), [0.25], workdirs.LLVM, workdirs.ARGS]]),
     ]
-    folder = tmp_path / "log"
-    folder.mkdir()
-    workdirs.write(folder, records)
     path = tmp_path / "x.db"
-    run("import", "logs", folder, "--db", path)
+    run("import", "logs", workdirs.write(tmp_path / "log", records), "--db", path)
     return path
 
 
-def test_launches_fills_in_missing_launches_once(tmp_path, run):
+def test_launches_fills_in_missing_launches_once(tmp_path, run, run_json):
     path = database(tmp_path, run)
-    result = run("advise", "launches", "--db", path, "--target", "llvm", "--json")
-    assert json.loads(result.stdout)["records"] == 0
+    assert run_json("advise", "launches", "--db", path, "--target", "llvm")["records"] == 0
     for filled, known in ((1, 0), (0, 1)):
-        result = run("advise", "launches", "--db", path, "--workload", "1", "--json")
-        assert json.loads(result.stdout) == {
+        assert run_json("advise", "launches", "--db", path, "--workload", "1") == {
             **{"records": 1, "known": known, "filled": filled, "unknown": 0, "launches": filled}
         }
     with Store(path) as store:
@@ -48,8 +43,7 @@ def test_launches_fills_in_missing_launches_once(tmp_path, run):
         "1 record of TVM's programs for GPUs; 1 had launches before",
         "0 records got 0 launches",
     ]
-    result = run("advise", "launches", "--target", "metal", "--db", path, code=3)
-    assert "metal" in result.stderr
+    assert "metal" in run("advise", "launches", "--target", "metal", "--db", path, code=3).stderr
 
 
 def test_interrupted_run_reports_launches_filled_so_far(tmp_path, run, monkeypatch):

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import numpy as np
 import tvm
-from checks import has
+from checks import has, row_has
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 from twice import KERNELS
@@ -40,12 +40,9 @@ def commit(path, target, task, sch, run_secs):
 def test_apply_compiles_library_from_stored_records(run, run_json, tuned, kernels, tmp_path):
     library = tmp_path / "kernels.so"
     rows = run_json("--db", tuned, "apply", kernels, "-o", library)
-    assert [(row["function"], row["record"], row["mean"]) for row in rows] == [
-        ("thrice", None, None),
-        ("twice", 1, 1e-3),
-    ]
+    found = [(row["function"], row["record"], row["mean"], row["threads"]) for row in rows]
+    assert found == [("thrice", None, None, None), ("twice", 1, 1e-3, 2)]
     assert {row["target"] for row in rows} == {"llvm x86-64-v2 2 cores"}
-    assert [row["threads"] for row in rows] == [None, 2]
     made = tvm.runtime.load_module(str(library))
     for name, factor, extent in (("twice", 2, 32), ("thrice", 3, 48)):
         a = np.arange(extent, dtype="float32")
@@ -67,9 +64,8 @@ def test_apply_verify_leaves_out_a_program_with_wrong_results(run, run_json, ker
     commit(path, TARGET, task, sch, [1e-3])
     command = ("--db", path, "apply", kernels, "-o", library, "--verify")
     thrice, twice = run_json(*command)
-    assert (thrice["record"], thrice["doubt"]) == (1, None)
-    assert twice["record"] is None
-    assert twice["doubt"].startswith("it deviates by ")
+    row_has(thrice, record=1, doubt=None)
+    assert twice["record"] is None and twice["doubt"].startswith("it deviates by ")
     note = f"twice: {twice['doubt']}; its program is left out"
     has(run(*command).stderr, note, "1 program verified")
 
@@ -139,13 +135,12 @@ def test_explain_reports_record_or_reason_for_each_function(
     run, run_json, tuned, kernels, monkeypatch
 ):
     thrice, twice = run_json("--db", tuned, "explain", "module", kernels)
-    assert (twice["record"], twice["mean"], twice["reasons"]) == (1, 1e-3, [])
-    assert (thrice["function"], thrice["record"]) == ("thrice", None)
+    row_has(twice, record=1, mean=1e-3, reasons=[])
+    row_has(thrice, function="thrice", record=None)
     assert [reason["code"] for reason in thrice["reasons"]] == ["unknown"]
     (near,) = thrice["nearest"]
-    assert near["workload_id"] == 1
     # The name differs too, but is not reported.
-    assert near["difference"]["where"] == "argument 1 (A), shape[0]"
+    assert (near["workload_id"], near["difference"]["where"]) == (1, "argument 1 (A), shape[0]")
     # As an object of a Python module, too.
     monkeypatch.chdir(kernels.parent)
     has(
@@ -164,19 +159,18 @@ def test_explain_names_the_layer_that_answers(
     words = ("--db", sqlite_file, "explain", "module", kernels, "--target", json.dumps(TARGET))
     for others, layer in ((("--layer", tuned), str(tuned)), (("--prior", made), "shipped")):
         _, twice = run_json(*words, *others)
-        assert (twice["record"], twice["workload_id"], twice["mean"]) == (1, None, 1e-3)
-        assert twice["layer"] == layer
+        row_has(twice, record=1, workload_id=None, mean=1e-3, layer=layer)
     monkeypatch.setenv("TUNEDB_PRIOR", str(made))
     assert "twice: record 1 of shipped, 1.000 ms" in run(*words).stdout
     _, twice = run_json(*words, "--no-prior")
-    assert (twice["record"], twice["layer"]) == (None, None)
+    row_has(twice, record=None, layer=None)
 
 
 def test_explain_reports_differing_target_unless_compatible(run_json, tuned, kernels):
     words = ("--db", tuned, "explain", "module", kernels, "--target", json.dumps(OTHER))
     _, twice = run_json(*words)
-    assert [reason["code"] for reason in twice["reasons"]] == ["target"]
-    assert "num-cores 8 here, 2 there" in twice["reasons"][0]["text"]
+    (reason,) = twice["reasons"]
+    assert reason["code"] == "target" and "num-cores 8 here, 2 there" in reason["text"]
     _, twice = run_json(*words, "--compatible")
     assert twice["record"] == 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 from builders import sql
-from checks import has
+from checks import has, row_has
 
 import tunedb
 from tunedb.storage import schema
@@ -32,7 +32,7 @@ def test_init_creates_database_in_empty_file(run_json, tmp_path):
 
 def test_upgrade_leaves_current_schema_as_it_is(run, run_json, filled, tmp_path):
     shown = run_json("--db", filled, "db", "upgrade")
-    assert (shown["before"], shown["after"], shown["backup"]) == (schema.HEAD, schema.HEAD, None)
+    row_has(shown, before=schema.HEAD, after=schema.HEAD, backup=None)
     assert "up to date" in run("db", "upgrade", filled, "--dry-run").stdout
     run("db", "upgrade", tmp_path / "missing.db", code=3)
 
@@ -60,8 +60,8 @@ def test_upgrade_migrates_older_database_and_writes_backup(run, run_json, older)
         **{"backup": None, "restored": [], "dry_run": True},
     }
     assert older.read_bytes() == before
-    backup = older.with_name(f"{older.name}.bak-{first}")
     text = run("--db", older, "db", "upgrade").stdout
+    backup = older.with_name(f"{older.name}.bak-{first}")
     has(text, f"backup: {backup}", f"from schema {first} to 0099")
     assert sql(backup, "SELECT count(*) FROM measurement") == [(7,)]
     run("--db", older, "top")
@@ -69,12 +69,11 @@ def test_upgrade_migrates_older_database_and_writes_backup(run, run_json, older)
 
 def test_info_recognises_older_and_newer_schemas(run, run_json, older):
     shown = run_json("db", "info", older)
-    assert (shown["state"], shown["counts"]) == ("older", None)
+    row_has(shown, state="older", counts=None)
     assert "tunedb db upgrade" in shown["advice"]
     sql(older, "UPDATE alembic_version SET version_num = '1234'")
     shown = run_json("db", "info", older)
-    assert (shown["state"], shown["revision"]) == ("newer", "1234")
-    assert shown["created_by"] == tunedb.__version__
+    row_has(shown, state="newer", revision="1234", created_by=tunedb.__version__)
     assert "pip install --upgrade tunedb" in run("db", "info", older).stdout
 
 
@@ -82,35 +81,29 @@ def test_info_recognises_database_of_another_program(run, run_json, tmp_path):
     path = tmp_path / "bookmarks.db"
     sql(path, "CREATE TABLE bookmark (url TEXT)")
     before = path.read_bytes()
-    shown = run_json("db", "info", path)
-    assert (shown["state"], shown["revision"], shown["size"]) == ("foreign", None, len(before))
+    row_has(run_json("db", "info", path), state="foreign", revision=None, size=len(before))
     assert "another program" in run("db", "info", path).stdout
     assert path.read_bytes() == before
 
 
 def test_info_shows_state_counts_and_sources(run, run_json, filled):
     shown = run_json("--db", filled, "db", "info")
-    assert shown["location"] == str(filled)
-    assert (shown["state"], shown["revision"]) == ("current", schema.HEAD)
+    row_has(shown, location=str(filled), state="current", revision=schema.HEAD)
     assert shown["size"] >= filled.stat().st_size
-    assert shown["created_by"] == tunedb.__version__
-    assert shown["created_at"].endswith("Z")
-    counts = shown["counts"]
-    assert (counts["measurements"], counts["failed"], counts["quarantined"]) == (7, 1, 1)
+    assert shown["created_by"] == tunedb.__version__ and shown["created_at"].endswith("Z")
+    row_has(shown["counts"], measurements=7, failed=1, quarantined=1)
     assert shown["sources"] == [{"name": "nightly", "kind": "file", "trust": "own", "records": 7}]
-    text = run("--db", filled, "db", "info").stdout
-    assert "nightly  file  own          7" in text
+    assert "nightly  file  own          7" in run("--db", filled, "db", "info").stdout
     run("db", "info", ":memory:", code=3)
 
 
 def test_check_reports_changed_mean(run, run_json, filled):
-    shown = run_json("--db", filled, "db", "check")
-    assert (shown["ok"], shown["measurements"], shown["problems"]) == (True, 7, [])
+    row_has(run_json("--db", filled, "db", "check"), ok=True, measurements=7, problems=[])
     assert "no problem" in run("--db", filled, "db", "check").stdout
     assert run_json("--db", filled, "db", "check", "--sample", 2)["measurements"] == 2
     sql(filled, "UPDATE measurement SET mean = 1e-9 WHERE id = 3")
     shown = run_json("--db", filled, "db", "check", code=1)
     (problem,) = shown["problems"]
-    assert (problem["check"], problem["table"], problem["id"]) == ("derived", "measurement", 3)
+    row_has(problem, check="derived", table="measurement", id=3)
     assert shown["found"] == 1
     has(run("--db", filled, "db", "check", code=1).stdout, "1 problem", "mean is 1e-09")

@@ -18,7 +18,6 @@ from tunedb.storage.store import Store
 QUICK = ("--threads", 1, "--seeds", 2, "-p", "rounds=5", "-p", "patience=0", "-p", "members=1")
 LOSS = Recipe().loss
 
-
 pytestmark = pytest.mark.usefixtures("small_sets")
 
 
@@ -44,11 +43,8 @@ def test_evaluate_prints_figures_differences_and_warnings(small, run):
     assert lines[0].split()[:4] == ["held", "out", "pool", "model"]
     models = [line[len("new-family  search  ") :].split("  ")[0] for line in lines[1:6]]
     assert models == [LOSS, "random", "nearest", "tvm", "(measured once)"]
-    assert "0.500 ±0.000" in lines[2]
-    assert "±" not in lines[5]
-    assert lines[6] == ""
-    assert f"{LOSS} - tvm" in found.stdout
-    assert f"{LOSS} - random" not in found.stdout
+    assert "0.500 ±0.000" in lines[2] and "±" not in lines[5] and lines[6] == ""
+    assert f"{LOSS} - tvm" in found.stdout and f"{LOSS} - random" not in found.stdout
     features, sessions, few = found.stderr.splitlines()
     assert features == "Features: small.steps (choose another set with --features SET)"
     # One record is of a foreign source.
@@ -64,14 +60,13 @@ def test_json_has_every_figure_with_interval_random_and_skill(small, run):
     assert {row["pool"] for row in rows} == {"search"}
     assert {row["regime"] for row in rows} == set(module.REGIMES[1:])
     assert "new-family, random pools was left out: none has 10 held-out" in found.stderr
+    keys = {"regime", "pool", "model", "workloads", "pools", "programs"}
     for row in rows:
-        keys = ("regime", "pool", "model", "workloads", "pools", "programs")
-        assert set(row) == {*keys, *FIGURES}
+        assert set(row) == keys | set(FIGURES)
         for figure in FIGURES:
             assert set(row[figure]) == {"mean", "low", "high", "tenth", "random", "skill"}
-    random = next(row for row in rows if row["model"] == "random")
-    assert random["top5"]["mean"] == random["top5"]["random"]
-    assert random["top5"]["skill"] == 0.0
+    random = next(row for row in rows if row["model"] == "random")["top5"]
+    assert (random["mean"], random["skill"]) == (random["random"], 0.0)
     assert next(row for row in rows if row["model"] == "(measured once)")["top5"]["low"] is None
 
 
@@ -101,8 +96,7 @@ def test_evaluate_writes_report_and_plot(small, run, tmp_path):
     # Two of the six have shapes that are nearly equal.
     assert document["splits"]["new-workload"]["splits"] == 5
     assert len(document["results"][0]["workloads"]) == 6
-    assert document["recipes"][LOSS]["rounds"] == 5
-    assert document["noise"] > 0
+    assert document["recipes"][LOSS]["rounds"] == 5 and document["noise"] > 0
     assert plot.read_text().startswith("<?xml")
 
 

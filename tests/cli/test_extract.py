@@ -4,7 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 from builders import sql
-from checks import has
+from checks import has, row_has
 from fake_sets import Rebuilder, Scheduled, Steps
 
 from tunedb.features import base
@@ -14,11 +14,8 @@ from tunedb.storage.store import Store
 @pytest.fixture
 def sets(monkeypatch):
     """Fake feature sets under the names of the default ones, and one whose columns vary."""
-    known = {
-        "steps": Steps("steps"),
-        "tunedb.scheduled": Scheduled("tunedb.scheduled"),
-        "varying": Steps("varying", columns=()),
-    }
+    known = {one.name: one for one in (Steps("steps"), Scheduled("tunedb.scheduled"))}
+    known["varying"] = Steps("varying", columns=())
     monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {"broken": "ImportError: x"}))
     return known
 
@@ -44,10 +41,10 @@ def test_extract_fills_in_missing_rows(filled, run_json, run, sets, replay):
     rows = by_set(run_json("--db", filled, "extract"))
     assert list(rows) == ["steps", "tunedb.scheduled"]
     for row in rows.values():
-        assert (row["programs"], row["done"], row["known"], row["failed"]) == (6, 6, 0, 0)
+        row_has(row, programs=6, done=6, known=0, failed=0)
         assert row["seconds"] > 0 and row["rate"] > 0
-    again = by_set(run_json("--db", filled, "extract"))
-    assert [(row["done"], row["known"]) for row in again.values()] == [(0, 6), (0, 6)]
+    again = run_json("--db", filled, "extract")
+    assert [(row["done"], row["known"]) for row in again] == [(0, 6), (0, 6)]
     assert len(replay.asked) == 6
     table = run("--db", filled, "extract").stdout
     assert table.split()[:4] == ["set", "version", "programs", "known"]
@@ -56,7 +53,7 @@ def test_extract_fills_in_missing_rows(filled, run_json, run, sets, replay):
 def test_extract_selects_programs_and_sets(filled, run_json, run, sets, replay):
     for selection in (("--workload", "softmax"), ("--target", "cuda")):
         (row,) = run_json("--db", filled, "extract", "--set", "steps", *selection)
-        assert (row["programs"], row["done"]) == (1, 1)
+        row_has(row, programs=1, done=1)
     names = ("--set", "steps", "--set", "varying", "--set", "steps")
     rows = run_json("--db", filled, "extract", *names, "--limit", 2)
     assert [(row["set"], row["done"]) for row in rows] == [("steps", 2), ("varying", 2)]
@@ -69,18 +66,17 @@ def test_extract_selects_programs_and_sets(filled, run_json, run, sets, replay):
 
 def test_failures_are_quarantined_and_retried_on_request(filled, run_json, run, sets, replay):
     replay.fails = {2, 3}
-    message = run("--db", filled, "extract").stderr
-    has(message, "tunedb.scheduled: 2 programs: RuntimeError: TVM said no")
-    has(message, "in quarantine; see: tunedb quarantine")
+    found = "tunedb.scheduled: 2 programs: RuntimeError: TVM said no"
+    has(run("--db", filled, "extract").stderr, found, "in quarantine; see: tunedb quarantine")
     rows = by_set(run_json("--db", filled, "extract"))
-    assert (rows["tunedb.scheduled"]["passed"], rows["tunedb.scheduled"]["failed"]) == (2, 0)
+    row_has(rows["tunedb.scheduled"], passed=2, failed=0)
     kept = run_json("--db", filled, "quarantine")
     assert {row["line"] for row in kept if row["file"].startswith("features ")} == {2, 3}
     # Reading quarantined lines again leaves them.
     assert run_json("--db", filled, "quarantine", "retry")["left"] == 3
     replay.fails = set()
     rows = by_set(run_json("--db", filled, "extract", "--retry"))
-    assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["passed"]) == (2, 0)
+    row_has(rows["tunedb.scheduled"], done=2, passed=0)
     assert len(run_json("--db", filled, "quarantine")) == 1
 
 
@@ -90,8 +86,8 @@ def test_scheduled_features_need_tvm_of_the_workloads_version(
     """Features of steps need no module, so they are computed."""
     sql(filled, "UPDATE workload SET tvm_version = '0.26.0'")
     rows = by_set(run_json("--db", filled, "extract"))
-    assert (rows["steps"]["done"], rows["steps"]["unable"]) == (6, 0)
-    assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["unable"]) == (0, 6)
+    row_has(rows["steps"], done=6, unable=0)
+    row_has(rows["tunedb.scheduled"], done=0, unable=6)
     assert replay.asked == []
     monkeypatch.setattr("tunedb.cli.models.extract.find_spec", lambda name: None)
     assert [row["set"] for row in run_json("--db", filled, "extract")] == ["steps"]
@@ -105,10 +101,9 @@ def test_interrupted_extract_keeps_stored_rows(filled, run, run_json, sets, repl
 
     replay.rows = rows
     done = run("--db", filled, "extract", code=130)
-    assert "Interrupted; stored rows stay" in done.stderr
-    assert "steps" in done.stdout
+    assert "Interrupted; stored rows stay" in done.stderr and "steps" in done.stdout
     (row,) = run_json("--db", filled, "extract", "--set", "steps")
-    assert (row["known"], row["done"]) == (6, 0)
+    row_has(row, known=6, done=0)
 
 
 def test_features_shows_sets_and_their_coverage(filled, run_json, run, sets, replay):
@@ -118,16 +113,14 @@ def test_features_shows_sets_and_their_coverage(filled, run_json, run, sets, rep
     rows = {row["name"]: row for row in run_json("--db", filled, "features")}
     assert list(rows) == ["steps", "tunedb.scheduled", "varying", "gone"]
     row = rows["tunedb.scheduled"]
-    assert (row["version"], row["needs"], row["columns"]) == (1, "scheduled", 1)
-    assert (row["with"], row["without"], row["unable"]) == (4, 2, 0)
-    assert row["rows"] == sum(i % 3 for i in range(1, 5))
+    row_has(row, version=1, needs="scheduled", columns=1, without=2, unable=0)
+    assert (row["with"], row["rows"]) == (4, sum(i % 3 for i in range(1, 5)))
     assert (rows["steps"]["with"], rows["steps"]["bytes"]) == (0, None)
     assert rows["varying"]["columns"] is None
     gone = rows["gone"]
     assert (gone["installed"], gone["needs"], gone["with"]) == (False, None, 1)
     assert run_json("--db", filled, "features", "tunedb.scheduled") == row
-    text = run("--db", filled, "features", "tunedb.scheduled").stdout
-    assert text.startswith("tunedb.scheduled\n")
+    assert run("--db", filled, "features", row["name"]).stdout.startswith("tunedb.scheduled\n")
     assert "no feature set 'x'" in run("--db", filled, "features", "x", code=3).stderr
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 import workdirs
-from checks import has, one_line
+from checks import has, one_line, row_has
 
 import tunedb
 from tunedb.records import Status
@@ -17,10 +17,8 @@ from tunedb.records import Status
 def test_import_makes_the_database(run, run_json, log, tmp_path):
     path = tmp_path / "new.db"
     (row,) = run_json("--db", path, "import", "logs", log)
-    numbers = [row[key] for key in ("read", "new", "known", "failed", "quarantined")]
-    assert numbers == [7, 7, 0, 1, 0]
-    file = log / "database_tuning_record.json"
-    assert (row["path"], row["source"]) == (str(file), str(file))
+    file = str(log / "database_tuning_record.json")
+    row_has(row, read=7, new=7, known=0, failed=1, quarantined=0, path=file, source=file)
     groups = [(group["format"], group["read"]) for group in row["groups"]]
     assert groups == [("metaschedule", 5), ("metaschedule", 1), ("metaschedule", 1)]
     with tunedb.open(path, create=False) as store:
@@ -81,7 +79,7 @@ def test_import_quarantines_only_the_bad_line(line, reason, run, run_json, sqlit
     has(result.stderr, "1 line not understood", f"{file}:2: ", reason, "tunedb quarantine")
     assert len(workdirs.contents(sqlite_file)) == 2
     (kept,) = run_json("--db", sqlite_file, "quarantine")
-    assert (kept["file"], kept["line"], kept["size"]) == (str(file), 2, len(workdirs.encode(line)))
+    row_has(kept, file=str(file), line=2, size=len(workdirs.encode(line)))
     run("--db", sqlite_file, "import", "logs", folder, "--strict", code=1)
     assert run_json("--db", sqlite_file, "quarantine") == [kept]
 
@@ -99,17 +97,16 @@ def test_import_counts_bad_lines_by_reason(run, sqlite_file, tmp_path):
 def test_dry_run_and_second_import_change_nothing(run, run_json, log, sqlite_file, tmp_path):
     before = sqlite_file.read_bytes()
     (row,) = run_json("--db", sqlite_file, "import", "logs", log, "--dry-run")
-    assert (row["new"], row["dry_run"]) == (7, True)
+    row_has(row, new=7, dry_run=True)
     assert sqlite_file.read_bytes() == before
     missing = tmp_path / "missing.db"
-    result = run("--db", missing, "import", "logs", log, "--dry-run")
-    assert "nothing was written" in result.stderr
+    assert "nothing was written" in run("--db", missing, "import", "logs", log, "--dry-run").stderr
     assert not missing.exists()
     run("--db", sqlite_file, "import", "logs", log)
     before = workdirs.contents(sqlite_file)
     for words in (["--dry-run"], []):
         (row,) = run_json("--db", sqlite_file, "import", "logs", log, *words)
-        assert (row["read"], row["new"], row["known"]) == (7, 0, 7)
+        row_has(row, read=7, new=0, known=7)
     assert workdirs.contents(sqlite_file) == before
 
 
@@ -120,7 +117,7 @@ def test_source_keeps_its_trust_and_foreign_records_are_not_served(
     run(*words, log, "--source", "them", "--trust", "foreign")
     assert run_json("--db", sqlite_file, "top", "matmul") == []
     (source,) = run_json("--db", sqlite_file, "sources")
-    assert (source["name"], source["trust"], source["records"]) == ("them", "foreign", 7)
+    row_has(source, name="them", trust="foreign", records=7)
     # A source keeps its trust, and a request for another one is an error.
     before = workdirs.contents(sqlite_file)
     other = workdirs.write(tmp_path / "other", [workdirs.record([7e-3])])

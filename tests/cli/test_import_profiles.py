@@ -1,10 +1,11 @@
 """``tunedb import logs`` of GPU profiles: its options and its report."""
 
 import json
+from itertools import product
 
 import profiles
 import pytest
-from checks import has
+from checks import has, row_has
 from profiles import detail, launch, metric, ncu, nsys, nsys_launch
 
 import tunedb
@@ -34,13 +35,11 @@ def import_counters(run, sqlite_file, folder):
 
 
 def test_trace_option_adds_times_to_counters(import_counters, sqlite_file):
-    done = import_counters("--json")
-    (row,) = json.loads(done.stdout)
-    assert (row["read"], row["new"], row["launches"], row["remarks"]) == (1, 1, 1, [])
+    (row,) = json.loads(import_counters("--json").stdout)
+    row_has(row, read=1, new=1, launches=1, remarks=[])
     (found,) = stored(sqlite_file)
     assert found.run_secs == pytest.approx((4.512e-6,))
-    assert found.launch.counter_set.counters == (("ipc", ""),)
-    assert found.launch.values == (1.3,)
+    assert (found.launch.counter_set.counters, found.launch.values) == ((("ipc", ""),), (1.3,))
 
 
 def test_trace_option_needs_counters_and_exactly_one_file(run, sqlite_file, folder):
@@ -57,7 +56,7 @@ def test_device_and_kernel_options_name_what_the_file_lacks(run_json, sqlite_fil
     words = ("--db", sqlite_file, "import", "logs")
     (row,) = run_json(*words, path, "--device", "NVIDIA A100", "--kernel", "other")
     assert [group["target"] for group in row["groups"]] == ["cuda NVIDIA A100"]
-    assert (row["unmeasured"], row["launches"]) == (1, 1)
+    row_has(row, unmeasured=1, launches=1)
     # The file names its program, so --kernel is ignored.
     (found,) = stored(sqlite_file)
     assert b'"application":"app"' in found.workload.body
@@ -67,11 +66,10 @@ def test_device_and_kernel_options_name_what_the_file_lacks(run_json, sqlite_fil
 
 
 def test_device_and_kernel_options_take_1_to_200_characters(run, sqlite_file, folder):
-    for option in ("--device", "--kernel"):
-        for word in ("", "  ", "x" * 201):
-            words = ("import", "logs", folder / "times.csv", option, word)
-            message = run("--db", sqlite_file, *words, code=2).stderr
-            assert "expected a name of 1 to 200 characters" in message
+    for option, word in product(("--device", "--kernel"), ("", "  ", "x" * 201)):
+        words = ("import", "logs", folder / "times.csv", option, word)
+        message = run("--db", sqlite_file, *words, code=2).stderr
+        assert "expected a name of 1 to 200 characters" in message
 
 
 def test_launches_and_remarks_are_reported(run, sqlite_file, import_counters, folder, log):
@@ -87,7 +85,7 @@ def test_launches_and_remarks_are_reported(run, sqlite_file, import_counters, fo
 
 
 def test_import_escapes_names_of_a_profile(import_counters, folder):
-    evil = "\x1b[31mred(int)"
-    (folder / "counters.csv").write_text(profiles.metrics(metric("ipc", "1.3", kernel=evil)))
-    result = import_counters()
-    assert "left out" in result.stderr and "\x1b" not in result.stderr
+    counters = profiles.metrics(metric("ipc", "1.3", kernel="\x1b[31mred(int)"))
+    (folder / "counters.csv").write_text(counters)
+    message = import_counters().stderr
+    assert "left out" in message and "\x1b" not in message

@@ -4,7 +4,7 @@ import gzip
 import json
 
 import pytest
-from checks import has
+from checks import has, row_has
 from legacy import ANSOR, AUTOTVM
 
 from tunedb.system.text import NOTHING
@@ -25,7 +25,7 @@ def test_import_reads_lines_of_two_tools_in_one_file(run, run_json, sqlite_file,
     log.write_text("# a comment\n" + "\n".join(map(json.dumps, [*ANSOR, *AUTOTVM, {"v": 1}])))
     command = ["--db", sqlite_file, "import", "logs", log]
     (row,) = run_json(*command, "--dry-run")
-    assert (row["read"], row["new"], row["failed"], row["skipped"]) == (4, 4, 2, 1)
+    row_has(row, read=4, new=4, failed=2, skipped=1)
     text = run(*command).stdout.splitlines()
     assert [line.split()[1:] for line in text[1:]] == [
         ["ansor", "llvm", "core-avx2", "2", "2", "0", "1", "0"],
@@ -39,7 +39,7 @@ def test_import_reads_lines_of_two_tools_in_one_file(run, run_json, sqlite_file,
 def test_import_reads_gzip_from_standard_input(run_json, sqlite_file):
     data = gzip.compress("\n".join(map(json.dumps, ANSOR)).encode())
     (row,) = run_json("--db", sqlite_file, "import", "logs", "-", input=data)
-    assert (row["path"], row["source"], row["new"]) == ("<stdin>", "stdin", 2)
+    row_has(row, path="<stdin>", source="stdin", new=2)
 
 
 def test_import_sums_up_many_files(run, sqlite_file, tmp_path):
@@ -60,8 +60,8 @@ def test_import_rejects_files_without_any_log(run, sqlite_file, tmp_path):
         (tmp_path / name).write_text("no log")
     command = ["--db", sqlite_file, "import", "logs", tmp_path / "a", tmp_path / "b"]
     result = run(*command, code=1)
-    assert result.stdout == ""
     assert result.stderr.splitlines()[-1] == "Error: nothing to import in 2 files"
+    assert result.stdout == ""
     # With a log among them the import succeeds.
     (tmp_path / "c").write_text(json.dumps(ANSOR[0]))
     run(*command, tmp_path / "c")
@@ -80,8 +80,7 @@ def test_show_prints_steps_of_ansor_record(run, run_json, legacy_file):
             (3, "PR", "pragma", 2, 0, {"pragma": "auto_unroll_max_step", "value": 64}),
         )
     ]
-    assert (shown["mean"], shown["all_cost"], shown["trace"]) == (0.003, 1.5, None)
-    assert shown["decisions"] == [[4, 8], 64]
+    row_has(shown, mean=0.003, all_cost=1.5, trace=None, decisions=[[4, 8], 64])
     assert shown["context"]["hardware_params"] == [8, 64, 64, 0, 0, 0, 0, 0]
     has(
         run("--db", legacy_file, "show", 1).stdout,
@@ -99,7 +98,7 @@ def test_show_prints_knobs_of_autotvm_record(run, run_json, legacy_file):
         ("split", {"knob": "tile_k", "size": [-1, 64]}),
         ("other", {"knob": "unroll", "val": 0}),
     ]
-    assert (shown["context"]["index"], shown["context"]["tvm_version"]) == (7, "0.8.0")
+    row_has(shown["context"], index=7, tvm_version="0.8.0")
     assert shown["workload"]["arguments"][0] == ["TENSOR", "float32", [1, 512]]
     text = run("--db", legacy_file, "show", 3).stdout
     has(text, "0  tile_k = split(size=[-1, 64])", "autotvm 0.2", "tvm version  0.8.0")
@@ -109,8 +108,7 @@ def test_show_prints_no_mean_for_failed_records(run, run_json, legacy_file):
     # The sentinel stays as the log has it.
     for id_, sentinel, words in ((2, 1e10, ("compile_error", "COMPILE_HOST")), (4, 1e9, ())):
         shown = run_json("--db", legacy_file, "show", id_)
-        assert (shown["status"], shown["run_secs"]) == ("failed", [sentinel])
-        assert shown["mean"] is shown["median"] is shown["minimum"] is None
+        row_has(shown, status="failed", run_secs=[sentinel], mean=None, median=None, minimum=None)
         text = run("--db", legacy_file, "show", id_).stdout
         assert "mean" not in text
         has(text, *words)
@@ -134,12 +132,11 @@ def test_workloads_lists_workloads_of_all_tools(run, run_json, legacy_file, log)
     assert not any(row["rebuildable"] for row in rows[:2])
     has(run("--db", legacy_file, "workloads").stdout, "Ansor", "AutoTVM", "MetaSchedule")
     (dense,) = run_json("--db", legacy_file, "workloads", "--format", "autotvm")
-    assert (dense["records"], dense["failed"], dense["best"]) == (2, 1, 1.5e-05)
+    # 2 * 1 * 1000 * 512 operations in 15 us.
+    row_has(dense, records=2, failed=1, best=1.5e-05, flops=1_024_000)
+    assert dense["flops_per_second"] == pytest.approx(1_024_000 / 1.5e-05)
     arguments = [["TENSOR", "float32", [1, 512]], ["TENSOR", "float32", [1000, 512]]]
     assert dense["arguments"][:2] == arguments
-    # 2 * 1 * 1000 * 512 operations in 15 us.
-    assert dense["flops"] == 1_024_000
-    assert dense["flops_per_second"] == pytest.approx(1_024_000 / 1.5e-05)
     family = ("workloads", "--family", dense["family"], "--format", "autotvm")
     assert run_json("--db", legacy_file, *family) == [dense]
     result = run("--db", legacy_file, "workloads", "--family", "nosuch")
@@ -148,14 +145,13 @@ def test_workloads_lists_workloads_of_all_tools(run, run_json, legacy_file, log)
 
 def test_export_writes_lines_of_one_tool(run, run_json, legacy_file, tmp_path):
     report = run_json("--db", legacy_file, "export", "--format", "ansor", "-o", tmp_path / "a")
-    assert (report["records"], report["file"]) == (2, str(tmp_path / "a"))
-    assert lines(tmp_path / "a") == ANSOR
-    assert sum(report["left_out"].values()) == 2
+    row_has(report, records=2, file=str(tmp_path / "a"))
+    assert lines(tmp_path / "a") == ANSOR and sum(report["left_out"].values()) == 2
     result = run("--db", legacy_file, "export", "--format", "autotvm")
     assert [json.loads(line) for line in result.stdout.splitlines()] == AUTOTVM
     has(result.stderr, "2 records written to standard output", "left out")
-    result = run("--db", legacy_file, "export", "--format", "autotvm", "-o", "-", "-q")
-    assert result.stderr == ""
+    quiet = run("--db", legacy_file, "export", "--format", "autotvm", "-o", "-", "-q")
+    assert quiet.stderr == ""
 
 
 @pytest.mark.stress
@@ -166,8 +162,7 @@ def test_export_into_closed_pipe_prints_no_error(start, run, sqlite_file, tmp_pa
     process = start("--db", sqlite_file, "export", "--format", "ansor")
     assert json.loads(process.stdout.readline())["v"] == "v0.6"
     process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait() == 1
+    assert (process.stderr.read(), process.wait()) == ("", 1)
 
 
 def test_export_replaces_a_file_only_by_force(run, legacy_file, tmp_path):

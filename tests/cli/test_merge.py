@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 from builders import make_measurement, sql
-from checks import has, one_line
+from checks import has, one_line, row_has
 from exchanges import rename
 
 from tunedb.exchange.bundle import new_manifest, write_bundle
@@ -41,12 +41,10 @@ def test_merge_reports_new_records_by_source(run, theirs, store_url):
     done = run("--db", store_url, "merge", theirs)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert lines[0] == ["source", "database", "new", "known", "rejected"]
-    assert ["nightly", "bbbbbbbb", "4", "0", "0"] in lines
-    assert ["board", "bbbbbbbb", "1", "0", "0"] in lines
-    assert lines[-1] == ["total", "5", "0", "0"]
-    assert "5 new records" in done.stderr
-    again = run("--db", store_url, "merge", theirs)
-    assert "nothing new" in again.stderr
+    for name, new in (("nightly", "4"), ("board", "1")):
+        assert [name, "bbbbbbbb", new, "0", "0"] in lines
+    assert lines[-1] == ["total", "5", "0", "0"] and "5 new records" in done.stderr
+    assert "nothing new" in run("--db", store_url, "merge", theirs).stderr
     with Store(store_url) as store:
         assert {row.trust for row in store.sources.summaries()} == {Trust.FOREIGN}
     assert check(store_url).problems == []
@@ -54,12 +52,10 @@ def test_merge_reports_new_records_by_source(run, theirs, store_url):
 
 def test_json_reports_each_file_and_its_sources(run_json, theirs, bundle, sqlite_file):
     first, second = run_json("--db", sqlite_file, "merge", theirs, bundle)
-    assert (first["new"], first["known"], first["rejected"]) == (5, 0, 0)
-    assert (second["new"], second["known"]) == (0, 5)
-    assert first["store"] == second["store"] == "b" * 32
+    row_has(first, new=5, known=0, rejected=0, workloads=2, programs=5, reasons=[], store="b" * 32)
+    row_has(second, new=0, known=5, store="b" * 32)
     new = {source["name"]: source["new"] for source in first["sources"]}
     assert new == {"nightly": 4, "board": 1}
-    assert (first["workloads"], first["programs"], first["reasons"]) == (2, 5, [])
 
 
 def test_merge_selects_records_of_a_bundle(run, run_json, bundle, sqlite_file):
@@ -79,7 +75,7 @@ def test_merge_reads_bundle_from_standard_input(run_json, bundle, sqlite_file):
 def test_a_dry_run_writes_nothing(run_json, run, theirs, sqlite_file, tmp_path):
     before = sqlite_file.read_bytes()
     (row,) = run_json("--db", sqlite_file, "merge", theirs, "--dry-run")
-    assert (row["new"], row["dry_run"]) == (5, True)
+    row_has(row, new=5, dry_run=True)
     assert sqlite_file.read_bytes() == before
     missing = tmp_path / "missing.db"
     done = run("--db", missing, "merge", theirs, "--dry-run")
@@ -108,7 +104,7 @@ def test_merge_rejects_names_of_trusted_sources_unless_accepted(run, run_json, t
     done = run("--db", sqlite_file, "merge", theirs, code=1)
     assert "give --accept-trusted-names if this really comes from it" in done.stderr
     (row,) = run_json("--db", sqlite_file, "merge", theirs, "--accept-trusted-names")
-    assert (row["new"], row["rejected"]) == (1, 0)
+    row_has(row, new=1, rejected=0)
 
 
 def test_merge_rejects_invalid_files(run, sqlite_file, bundle, theirs, tmp_path):

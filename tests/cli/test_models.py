@@ -2,7 +2,7 @@
 
 import pytest
 from builders import OWN, key_of, sql
-from checks import has
+from checks import has, row_has
 from small_data import WORKLOADS, measure, trials
 from small_data import make_tiled as tiled
 
@@ -21,18 +21,14 @@ def add_model(path, recipe, **options):
 def test_models_lists_models_with_their_figures(learnt, run, run_json):
     add_model(learnt, Recipe(features="small.steps", rounds=3, loss="log"), keep_body=False)
     one, two = run_json("--db", learnt, "models")
-    names = (one["id"], one["kind"], one["features"], one["version"])
-    assert names == (1, "ranker", "small.steps", 1)
+    row_has(one, id=1, kind="ranker", features="small.steps", version=1, loss="relative")
+    row_has(two, loss="log", pairwise=None, random=None, size=None)
     assert one["targets"] and "skylake" in one["target"]
-    assert (one["loss"], two["loss"]) == ("relative", "log")
-    assert one["trained_on"] < one["programs"]
-    assert one["random"] == 0.5 < one["pairwise"] <= 1
-    assert (two["pairwise"], two["random"], two["size"]) == (None, None, None)
+    assert one["trained_on"] < one["programs"] and one["random"] == 0.5 < one["pairwise"] <= 1
     assert one["size"] > 1000 and one["current"] and two["current"]
     assert run_json("--db", learnt, "models", "list") == [one, two]
     table = run("--db", learnt, "models").stdout.splitlines()
-    assert table[0].split()[:3] == ["id", "kind", "features"]
-    assert len(table) == 3
+    assert len(table) == 3 and table[0].split()[:3] == ["id", "kind", "features"]
 
 
 def test_model_is_not_current_after_new_records(learnt, run, run_json):
@@ -52,7 +48,7 @@ def test_model_is_not_current_while_features_are_missing(learnt, run_json):
 def test_model_with_card_of_another_layout_is_only_listed(learnt, run, run_json):
     sql(learnt, "UPDATE model SET card = '{}'")
     (row,) = run_json("--db", learnt, "models")
-    assert (row["id"], row["kind"], row["current"], row["loss"]) == (1, "ranker", False, None)
+    row_has(row, id=1, kind="ranker", current=False, loss=None)
     assert "ranker" in run("--db", learnt, "models").stdout
     message = "Error: model 1: its card has layout None, but this tunedb reads 1; train it again"
     for command in (("models", "show", 1), ("explain", "model", 1)):
@@ -138,11 +134,11 @@ def predicted(learnt):
 
 def test_drift_compares_predictions_with_measurements(predicted, run, run_json):
     right, wrong = run_json("--db", predicted, "models", "drift")
-    assert (right["model"], right["trials"], right["failed"]) == (1, 24, 3)
+    row_has(right, model=1, trials=24, failed=3, drifted=False, family="matmul")
+    row_has(wrong, drifted=True)
+    assert right["workload"] == "dense_nopack.x86"
     assert right["pairwise"] > 0.8 > 0.3 > wrong["pairwise"]
     assert right["threshold"] == wrong["threshold"] is not None
-    assert (right["drifted"], wrong["drifted"]) == (False, True)
-    assert (right["family"], right["workload"]) == ("matmul", "dense_nopack.x86")
     result = run("--db", predicted, "models", "drift", 1)
     assert "1 workload drifted; retrain: tunedb train" in result.stderr
     assert len(result.stdout.splitlines()) == 3

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from builders import OWN
+from checks import has, row_has
 from small_data import SMALL_STEPS, WORKLOADS, trials
 
 from tunedb.exchange import prior as exchange
@@ -40,15 +41,9 @@ def card(run, file, *words, code=0):
 
 
 def test_card_reports_held_out_workloads_families_and_hardware(prior, run_json):
-    records = [
-        one
-        for target in (0, 1)
-        for workload in WORKLOADS
-        for one in trials(workload, target=target)
-    ]
-    file = prior(records)
-    found = run_json("models", "card", "--prior", file, "--threads", 1)
-    assert (found["records"], found["workloads"], found["licence"]) == (len(records), 6, "MIT")
+    records = [m for target in (0, 1) for one in WORKLOADS for m in trials(one, target=target)]
+    found = run_json("models", "card", "--prior", prior(records), "--threads", 1)
+    row_has(found, records=len(records), workloads=6, licence="MIT", impossible={})
     rows = {row["regime"]: row for row in found["held_out"]}
     assert list(rows) == ["new-workload", "new-family", "new-hardware"]
     for row in rows.values():
@@ -56,19 +51,15 @@ def test_card_reports_held_out_workloads_families_and_hardware(prior, run_json):
         assert 0 <= row["worst_share"] <= row["top1"]["mean"] <= row["top5"]["mean"] <= 1
         assert "matmul" in row["worst"] or "x86" in row["worst"]
     # The features determine the speed of the programs on any machine.
-    assert rows["new-hardware"]["pairwise"]["mean"] > 0.9
-    assert rows["new-hardware"]["workloads"] == 6
-    assert found["right"] + found["wrong"] + found["unsure"] == 12
-    assert found["right"] > 0
-    assert found["impossible"] == {}
+    hardware = rows["new-hardware"]
+    assert hardware["pairwise"]["mean"] > 0.9 and hardware["workloads"] == 6
+    assert found["right"] + found["wrong"] + found["unsure"] == 12 and found["right"] > 0
 
 
 def test_card_reports_regimes_that_cannot_be_held_out(prior, run, run_json):
     file = prior([one for workload in WORKLOADS[:3] for one in trials(workload)])
     printed = card(run, file).stdout
-    assert "new-family was left out: " in printed
-    assert "new-hardware was left out: " in printed
-    assert "new-workload" in printed
+    has(printed, "new-family was left out: ", "new-hardware was left out: ", "new-workload")
     assert "first choice" in printed.lower()
     assert printed.count("in random order") == 1
     found = run_json("models", "card", "--prior", file, "--threads", 1)
@@ -76,10 +67,8 @@ def test_card_reports_regimes_that_cannot_be_held_out(prior, run, run_json):
 
 
 def test_card_rejects_prior_of_one_workload_in_one_line(prior, run):
-    file = prior(trials(WORKLOADS[0]))
-    error = card(run, file, code=2).stderr
-    assert error.count("\n") == 1
-    assert "nothing can be evaluated" in error
+    error = card(run, prior(trials(WORKLOADS[0])), code=2).stderr
+    assert error.count("\n") == 1 and "nothing can be evaluated" in error
 
 
 def test_card_needs_a_prior(run, monkeypatch):

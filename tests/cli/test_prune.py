@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 import workdirs
-from builders import FOREIGN, OWN, make_measurement
-from checks import has
+from builders import FOREIGN, OWN, add, make_measurement
+from checks import has, row_has
 
 import tunedb
 from tunedb.extraction.extract import rows_of_steps
@@ -43,15 +43,14 @@ def test_a_dry_run_shows_removed_rows_and_their_cost(run, run_json, pruned):
     options = ("--db", pruned, "prune", "--best", 2, "--rest", 0.5, "--retracted", "--features")
     row = run_json(*options, "--dry-run")
     parts = {(part["kind"], part["of"]): part for part in row["parts"]}
-    assert parts["retracted", None]["rows"] == 2
     features = next(part for part in row["parts"] if part["kind"] == "features")
     assert features["of"].startswith("steps ") and features["rows"] == 4
-    assert features["seconds"][0] > 0
+    assert features["seconds"][0] > 0 and parts["retracted", None]["rows"] == 2
     assert row["bytes"] == sum(part["bytes"] for part in row["parts"]) > 0
     records = parts["records", None]["rows"] + parts["retracted", None]["rows"]
     assert sum(source["records"] for source in row["sources"]) == records
     assert all(source["store"] is None for source in row["sources"])
-    assert (row["dry_run"], row["removed"], row["exchanged"]) == (True, None, [])
+    row_has(row, dry_run=True, removed=None, exchanged=[])
     shown = run(*options, "--dry-run")
     has(shown.stdout, "retracted records", "tunedb extract --set steps")
     assert "nothing was changed" in shown.stderr
@@ -79,29 +78,25 @@ def test_prune_asks_on_a_terminal(pruned):
     done = subprocess.run(words, stdin=theirs, capture_output=True, text=True, check=True)
     os.close(terminal)
     os.close(theirs)
-    assert "retracted records" in done.stdout
-    assert "Remove 2 records" in done.stderr
+    assert "retracted records" in done.stdout and "Remove 2 records" in done.stderr
     assert size(pruned) == COUNT
 
 
 def test_prune_escapes_names_of_sources(run, sqlite_file):
     with tunedb.open(sqlite_file) as store:
-        batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(4)]
-        store.batches.add(batch, Source("x\x1b[2J"))
-    shown = run("--db", sqlite_file, "prune", "--best", 1, "--rest", 0, "--dry-run")
-    assert "\x1b" not in shown.stdout
-    assert "x\\x1b[2J" in shown.stdout
+        source = Source("x\x1b[2J")
+        add(store, *(make_measurement(i, (1e-3 * (i + 1),)) for i in range(4)), source=source)
+    shown = run("--db", sqlite_file, "prune", "--best", 1, "--rest", 0, "--dry-run").stdout
+    assert "\x1b" not in shown and "x\\x1b[2J" in shown
 
 
 def test_vacuum_shrinks_the_file_as_the_dry_run_predicts(run, run_json, sqlite_file):
     with tunedb.open(sqlite_file) as store:
-        batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(500)]
-        ids, _ = store.batches.add(batch, OWN)
+        ids = add(store, *(make_measurement(i, (1e-3 * (i + 1),)) for i in range(500)))
         store.pruning.remove_records(ids[:-1])
     planned = run_json("--db", sqlite_file, "vacuum", "--dry-run")
-    assert (planned["dry_run"], planned["after"]) == (True, None)
-    assert planned["free"] > 50_000
-    assert planned["seconds"] > 0
+    row_has(planned, dry_run=True, after=None)
+    assert planned["free"] > 50_000 and planned["seconds"] > 0
     assert all(room["bytes"] > 0 and room["free"] > 0 for room in planned["needs"])
     assert "expected time" in run("--db", sqlite_file, "vacuum", "--dry-run").stdout
     done = run_json("--db", sqlite_file, "vacuum")

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from checks import has
+from checks import has, row_has
 from exchanges import away, digests, rename
 from sqlalchemy.engine import make_url
 
@@ -28,13 +28,11 @@ def with_password(url):
 
 def test_push_and_pull_copy_records_once(run, run_json, filled, server, tmp_path):
     report = run_json("--db", filled, "push", server, "--dry-run")
-    numbers = [report[key] for key in ("new", "known", "rejected", "dry_run")]
-    assert numbers == [7, 0, 0, True]
+    row_has(report, new=7, known=0, rejected=0, dry_run=True)
     assert [source["name"] for source in report["sources"]] == ["nightly"]
     result = run("--db", filled, "push", with_password(server))
     assert re.search(r"nightly\s+ours\s+7\s+0\s+0", result.stdout)
-    assert "7 new records" in result.stderr
-    assert "hush" not in result.output
+    assert "7 new records" in result.stderr and "hush" not in result.output
     assert digests(filled) == digests(server)
     other = tmp_path / "other.db"
     assert run_json("--db", other, "pull", server, "--dry-run")["new"] == 7
@@ -68,20 +66,18 @@ def test_pull_reports_rejected_records_of_trusted_source(run, run_json, filled, 
     assert digests(other) == digests(server)
 
 
-def test_errors_are_one_line(run, filled, tmp_path, postgres_server, postgres_url, capfd):
+def test_errors_are_one_line(run, filled, tmp_path, postgres_server, postgres_url):
     missing = run("--db", tmp_path / "none.db", "push", postgres_url, code=3)
     assert "no such database" in missing.stderr
     url = with_password(postgres_url)
     with away(postgres_server, postgres_url):
         for command in ("push", "pull"):
             result = run("--db", filled, command, url, code=5)
-            assert result.stderr.count("\n") == 1
-            assert "did not answer" in result.stderr
+            assert result.stderr.count("\n") == 1 and "did not answer" in result.stderr
             assert "hush" not in result.output
     with Store(filled) as store:
         assert store.records.count() == 7
-    itself = run("--db", filled, "push", filled, code=2)
-    assert "this is the database itself" in itself.stderr
+    assert "this is the database itself" in run("--db", filled, "push", filled, code=2).stderr
     run("--db", filled, "pull", tmp_path / "none.db", code=3)
     (tmp_path / "text").write_text("no database" * 100)
     assert run("--db", filled, "pull", tmp_path / "text", code=4).stderr.count("\n") == 1

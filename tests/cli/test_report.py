@@ -41,8 +41,7 @@ def test_old_page_stays_if_a_new_one_cannot_be_written(database, run, mount):
     page = folder / "report.html"
     page.write_text("old")
     (folder / "filler").write_bytes(bytes(40_000))
-    result = run("--db", database, "report", "-o", page, code=1)
-    assert "cannot be written" in result.stderr
+    assert "cannot be written" in run("--db", database, "report", "-o", page, code=1).stderr
     assert page.read_text() == "old" and len(list(folder.iterdir())) == 2
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from checks import has, row_has
 from test_apply import OTHER, tune
 
 import tunedb
@@ -43,25 +44,20 @@ def copy_as_foreign(theirs, ours, **fields):
 def test_revalidate_checks_records_of_all_workloads(run, run_json, tuned, kernels, runs):
     tune(tuned, kernels, "thrice")
     rows = run_json("--db", tuned, "revalidate", "--repeat", 2, "--seed", 3)
-    assert [(row["record"], row["workload_id"], row["outcome"]) for row in rows] == [
-        (1, 1, "passed"),
-        (2, 2, "passed"),
-    ]
-    assert (rows[0]["before"], rows[0]["mean"], rows[0]["ratio"]) == (1e-3, 2e-3, 2.0)
-    assert rows[0]["deviation"] == 1e-7
+    outcomes = [(row["record"], row["workload_id"], row["outcome"]) for row in rows]
+    assert outcomes == [(1, 1, "passed"), (2, 2, "passed")]
+    row_has(rows[0], before=1e-3, mean=2e-3, ratio=2.0, deviation=1e-7)
     assert (runs.settings["repeat"], runs.settings["seed"]) == (2, 3)
-    text = run("--db", tuned, "revalidate", "twice").stdout
-    assert "2.00" in text and "1.0e-07" in text and "passed" in text
+    has(run("--db", tuned, "revalidate", "twice").stdout, "2.00", "1.0e-07", "passed")
 
 
 def test_revalidate_retracts_record_with_wrong_result(run, run_json, tuned, kernels, runs):
     runs.compared = RunOutcome((0.5, 1e-4), None)
-    done = run("--db", tuned, "revalidate", code=1)
-    assert "Warning: record 1 wrong: wrong_result: wrong result: it deviates" in done.stderr
-    assert "1 record of its program will no longer be served" in done.stderr
+    message = run("--db", tuned, "revalidate", code=1).stderr
+    assert "Warning: record 1 wrong: wrong_result: wrong result: it deviates" in message
+    assert "1 record of its program will no longer be served" in message
     assert run_json("--db", tuned, "show", 1)["retracted"] is True
-    done = run("--db", tuned, "revalidate", code=3)
-    assert "no record to serve" in done.stderr
+    assert "no record to serve" in run("--db", tuned, "revalidate", code=3).stderr
 
 
 def test_revalidate_leaves_record_unchecked_if_untuned_program_fails(run, tuned, kernels, runs):
@@ -88,7 +84,7 @@ def test_revalidate_verifies_foreign_records_with_the_users_module(
     assert "tunedb revalidate --module MODULE" in done.stderr
     run("--db", sqlite_file, "revalidate", "--module", kernels, code=3)
     (row,) = run_json("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign")
-    assert (row["source"], row["outcome"]) == ("theirs", "passed")
+    row_has(row, source="theirs", outcome="passed")
     assert run_json("--db", sqlite_file, "top", "twice")[0]["trust"] == "verified"
 
 
@@ -101,22 +97,20 @@ def test_foreign_failures_do_not_count_as_records_to_trust(run, sqlite_file, tun
 def test_workload_without_foreign_programs_does_not_stop_the_others(
     run, tuned, kernels, runs, tmp_path
 ):
-    theirs = tmp_path / "theirs.db"
+    theirs, words = tmp_path / "theirs.db", ("revalidate", "--module", kernels, "--foreign")
     tune(theirs, kernels, "thrice")
     copy_as_foreign(theirs, tuned)
-    done = run("--db", tuned, "revalidate", "--module", kernels, "--foreign")
-    assert "thrice" in done.stdout and "passed" in done.stdout
-    assert "left out:" in done.stderr and "no foreign program of workload 1" in done.stderr
-    done = run("--db", tuned, "revalidate", "--module", kernels, "--foreign", code=3)
-    assert "no foreign program" in done.stderr
+    done = run("--db", tuned, *words)
+    has(done.stdout, "thrice", "passed")
+    has(done.stderr, "left out:", "no foreign program of workload 1")
+    assert "no foreign program" in run("--db", tuned, *words, code=3).stderr
 
 
 def test_revalidate_selects_workloads_of_a_module(run, run_json, tuned, kernels, runs):
     (row,) = run_json("--db", tuned, "revalidate", "--module", kernels)
     assert row["workload"] == "twice"
     assert "no workload 'nope'" in run("--db", tuned, "revalidate", "nope", code=3).stderr
-    other = ["--target", json.dumps(OTHER)]
-    done = run("--db", tuned, "revalidate", *other, code=3)
+    done = run("--db", tuned, "revalidate", "--target", json.dumps(OTHER), code=3)
     assert "no program of these workloads for llvm x86-64-v2 8 cores" in done.stderr
     done = run("--db", tuned, "revalidate", "--module", kernels, "thrice", code=3)
     assert "no workload 'thrice'" in done.stderr

@@ -4,7 +4,7 @@ import builders
 import numpy as np
 import orjson
 import pytest
-from checks import has
+from checks import has, row_has
 
 import tunedb
 from tunedb.records import Session, Source
@@ -39,14 +39,11 @@ def drifted(sqlite_file):
 
 def test_a_slower_day_is_reported(run, run_json, drifted):
     first, second = run_json("--db", drifted, "sessions")
-    assert (first["subject"], first["subject_id"], first["factor"]) == ("session", 1, 1.0)
-    assert (first["error"], first["drift"], first["machine"]) == (None, False, 0)
-    assert first["started_at"] == "2023-11-14T22:13:20Z"
-    assert first["hardware"] == "Xeon"
-    assert second["factor"] == pytest.approx(1.32)
-    assert second["error"] == pytest.approx(1.32e-4, rel=0.01)
-    assert (second["programs"], second["drift"], second["stored"]) == (8, True, None)
-    assert second["hardware"] == "Xeon + T4"
+    row_has(first, subject="session", subject_id=1, factor=1.0, error=None, drift=False, machine=0)
+    row_has(first, started_at="2023-11-14T22:13:20Z", hardware="Xeon")
+    error = pytest.approx(1.32e-4, rel=0.01)
+    row_has(second, factor=pytest.approx(1.32), error=error, drift=True)
+    row_has(second, programs=8, stored=None, hardware="Xeon + T4")
     before = drifted.read_bytes()
     result = run("--db", drifted, "sessions")
     has(result.stdout, "1.320", "± 0.000")
@@ -55,11 +52,9 @@ def test_a_slower_day_is_reported(run, run_json, drifted):
 
 
 def test_an_update_stores_factors(run, run_json, drifted):
-    result = run("--db", drifted, "sessions", "--update")
-    assert "--update" not in result.stderr
-    assert [row["stored"] for row in run_json("--db", drifted, "sessions")] == pytest.approx(
-        [1.0, 1.32]
-    )
+    assert "--update" not in run("--db", drifted, "sessions", "--update").stderr
+    rows = run_json("--db", drifted, "sessions")
+    assert [row["stored"] for row in rows] == pytest.approx([1.0, 1.32])
     # A new session is estimated and not stored.
     add(drifted, make_session(10), 0.9)
     assert "tunedb sessions --update" in run("--db", drifted, "sessions").stderr
@@ -77,9 +72,8 @@ def test_sessions_reports_two_machines_under_one_target(run, run_json, sqlite_fi
     add(sqlite_file, None, numbers=range(40), source=Source("logs/gpus/k80"), scatter=scatter)
     rows = run_json("--db", sqlite_file, "sessions")
     assert {row["machine"] for row in rows} == {0, 1}
-    assert [row["name"] for row in rows] == ["logs/gpus/v100", "logs/gpus/k80"]
-    for row in rows:
-        assert (row["subject"], row["hardware"], row["started_at"]) == ("source", None, None)
+    for row, name in zip(rows, ("logs/gpus/v100", "logs/gpus/k80"), strict=True):
+        row_has(row, name=name, subject="source", hardware=None, started_at=None)
     pair = "logs/gpus/v100 and logs/gpus/k80 share 40 programs"
     message = run("--db", sqlite_file, "sessions").stderr
     has(message, f"Target 1: 2 machines; {pair}", "scatter by")

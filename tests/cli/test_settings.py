@@ -5,6 +5,7 @@ import json
 
 import pytest
 from builders import EntryPoint
+from checks import row_has
 
 from tunedb.formats import base
 from tunedb.plugins.metaschedule import compat
@@ -24,8 +25,8 @@ def test_settings_come_from_option_environment_and_file(
     assert first(run_json, "--db", filled) == "matmul"
     assert run_json("--db", other, "workloads", "--db", filled)[0]["name"] == "matmul"
     assert run_json("--db", other, "workloads") == []
-    assert run_json("db", "--db", filled, "info")["location"] == str(filled)
-    assert run_json("--db", other, "db", "info", filled)["location"] == str(filled)
+    for words in (("db", "--db", filled, "info"), ("--db", other, "db", "info", filled)):
+        assert run_json(*words)["location"] == str(filled)
     (tmp_path / "tunedb.toml").write_text('url = "filled.db"\n')
     assert first(run_json) == "matmul"
     monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "missing.db"))
@@ -83,29 +84,25 @@ def test_plugins_lists_formats_feature_sets_and_tvm(run, run_json, monkeypatch):
 
 def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sqlite_file):
     entries.append(EntryPoint("broken", SystemError("no \x1b[2J such library")))
-    result = run("plugins", "--json", code=1)
-    rows = {row["name"]: row for row in json.loads(result.stdout)}
-    broken = rows.pop("broken")
-    assert (broken["loads"], broken["reads"], broken["exports"]) == (False, None, None)
+    rows = {row["name"]: row for row in json.loads(run("plugins", "--json", code=1).stdout)}
+    reason = "SystemError: no \x1b[2J such library"
+    row_has(rows.pop("broken"), loads=False, reads=None, exports=None, reason=reason)
     assert all(row["loads"] for row in rows.values())
-    assert broken["reason"] == "SystemError: no \x1b[2J such library"
     base.load_formats.cache_clear()
     text = run("plugins", code=1)
-    assert "\x1b" not in text.output
-    assert "no \\x1b[2J such library" in text.stdout
+    assert "\x1b" not in text.output and "no \\x1b[2J such library" in text.stdout
     base.load_formats.cache_clear()
-    result = run("--db", sqlite_file, "import", "logs", log)
-    assert "Warning: log format broken" in result.stderr
-    assert "\x1b" not in result.stderr
+    message = run("--db", sqlite_file, "import", "logs", log).stderr
+    assert "Warning: log format broken" in message and "\x1b" not in message
 
 
 def test_environment_disables_plugins_of_other_packages(run_json, entries, monkeypatch):
     entries.append(EntryPoint("broken", ImportError("x")))
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     rows = run_json("plugins")
-    assert {row["loads"] for row in rows if row["name"] != "broken"} == {True}
     (broken,) = [row for row in rows if row["name"] == "broken"]
-    assert (broken["loads"], broken["reason"]) == (None, "disabled by TUNEDB_PLUGINS")
+    row_has(broken, loads=None, reason="disabled by TUNEDB_PLUGINS")
+    assert {row["loads"] for row in rows if row is not broken} == {True}
 
 
 def test_completion_prints_script_of_each_shell(run):
@@ -135,3 +132,4 @@ def test_completion_suggests_commands_options_and_names(run, filled, monkeypatch
     assert complete(run, "tunedb top ", 2) == []
     assert complete(run, f"tunedb --db {filled} top m", 4) == ["matmul"]
     assert complete(run, f"tunedb top --db {filled} m", 4) == ["matmul"]
+    assert complete(run, f"tunedb --db {filled} trust ni", 4) == ["nightly"]

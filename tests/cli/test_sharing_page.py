@@ -37,14 +37,13 @@ def test_roles_of_the_page_have_the_stated_rights(
         with Store(other) as theirs:
             fill(theirs, *range(2, 6))
     refused = run("--db", other, "push", bob, code=1).stderr
-    assert "INSERT and UPDATE" in refused
-    assert refused.count("\n") == 1
+    assert "INSERT and UPDATE" in refused and refused.count("\n") == 1
     assert run_json("--db", other, "push", alice)["new"] == 3
     # A server can pull, too.
     assert run_json("--db", alice, "pull", other)["known"] == 4
     assert digests(other) <= digests(bob)
-    assert "permission denied" in run("--db", bob, "trust", "1", "own", code=1).stderr
-    assert "permission denied" in run("--db", alice, "trust", "1", "own", code=1).stderr
+    for account in (bob, alice):
+        assert "permission denied" in run("--db", account, "trust", "1", "own", code=1).stderr
     run("--db", team("tunedb_owner"), "trust", "1", "verified")
     run("--db", team("tunedb_owner"), *RETRACT)
     with Store(bob, read_only=True) as store:
@@ -54,6 +53,5 @@ def test_roles_of_the_page_have_the_stated_rights(
         assert "only the server's owner retracts records there" in refused
         assert refused.count("\n") == 1
     refused = run("--db", alice, "vacuum", code=1).stderr
-    assert "ask its owner" in refused
-    assert refused.count("\n") == 1
+    assert "ask its owner" in refused and refused.count("\n") == 1
     run("--db", team("tunedb_owner"), "vacuum")

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from builders import OWN, sql
-from checks import has
+from checks import has, row_has
 from effort import long
 from small_data import WORKLOADS, SmallSteps, fill, measure, trials
 from small_data import make_tiled as tiled
@@ -41,7 +41,7 @@ def test_train_stores_a_model_and_reuses_it(small, run, run_json):
     assert "Model 1 existed already: no data changed since" in again.stderr
     assert again.stdout == made.stdout
     row = run_json("--db", small, "train", *QUICK)
-    assert (row["id"], row["was_there"], row["trained"], row["current"]) == (1, True, False, True)
+    row_has(row, id=1, was_there=True, trained=False, current=True)
     assert row["card"]["recipe"]["rounds"] == 8
     forced = run("--db", small, "train", *QUICK, "--force")
     assert "existed already; trained again" in forced.stderr
@@ -60,9 +60,9 @@ def test_every_option_reaches_the_recipe(small, run_json):
     row = run_json(
         *("--db", small, "train", "--features", "steps", "--rows", "aggregated"),
         *("--loss", "rank:16", "--label", "minimum", "--session-corrected"),
-        *("--training-set", "first:20"),
-        *("--rounds", 5, "--members", 2, "-p", "eta=0.3", "-p", "max_depth=2", "--threads", 1),
-        *("-p", "patience=0", "--no-evaluate", "--external", "yes"),
+        *("--training-set", "first:20", "--rounds", 5, "--members", 2, "--threads", 1),
+        *("-p", "eta=0.3", "-p", "max_depth=2", "-p", "patience=0"),
+        *("--no-evaluate", "--external", "yes"),
     )
     expected = Recipe(
         **{"features": "steps", "rows": "aggregated", "loss": "rank:16", "label": "minimum"},
@@ -70,8 +70,7 @@ def test_every_option_reaches_the_recipe(small, run_json):
         **{"members": 2, "eta": 0.3, "max_depth": 2},
     )
     assert row["card"]["recipe"] == dataclasses.asdict(expected)
-    training = row["card"]["training"]
-    assert (training["members"], training["external"]) == (2, True)
+    row_has(row["card"]["training"], members=2, external=True)
     assert row["card"]["evaluation"] is None
 
 
@@ -87,18 +86,15 @@ def test_default_options_equal_those_of_the_recipe(small, run_json, run):
 def test_train_selects_records_by_workload_source_and_target(small, run_json):
     common = ("--db", small, "train", *QUICK, "--no-evaluate")
     scope = run_json(*common, "--workload", 1, "--workload", 2, "--source", "own")["card"]["scope"]
-    assert [one["name"] for one in scope["sources"]] == ["own"]
-    assert len(scope["workloads"]) == 2
-    card = run_json(*common, "--target", 2)["card"]
-    assert (card["data"]["targets"], card["data"]["workloads"]) == (1, 2)
+    assert [one["name"] for one in scope["sources"]] == ["own"] and len(scope["workloads"]) == 2
+    row_has(run_json(*common, "--target", 2)["card"]["data"], targets=1, workloads=2)
 
 
 def test_card_only_stores_no_boosters_until_the_next_training(small, run_json):
     row = run_json("--db", small, "train", *QUICK, "--card-only", "--no-evaluate")
     assert row["size"] is None
     again = run_json("--db", small, "train", *QUICK)
-    assert (again["was_there"], again["trained"]) == (True, True)
-    assert (again["id"], again["size"]) == (row["id"], row["card"]["body"]["bytes"])
+    row_has(again, was_there=True, trained=True, id=row["id"], size=row["card"]["body"]["bytes"])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +143,7 @@ def test_train_replaces_stored_model_that_cannot_be_used(small, run, run_json, o
         message = run("--db", small, "train", *options).stderr
         assert "model 1" in message and "; it is trained again" in message, damage
         again = run_json("--db", small, "train", *options)
-        assert (again["id"], again["was_there"], again["trained"]) == (1, True, False)
+        row_has(again, id=1, was_there=True, trained=False)
         assert again["card"]["body"] == first["card"]["body"]
 
 
@@ -162,8 +158,8 @@ def test_train_stores_classifier_of_failures(small, run, run_json):
     one = run("--db", small, "train", "--failures", "--threads", 1, "--target", 1)
     assert "On other hardware: unknown" in one.stdout
     row = run_json("--db", small, "train", "--failures", "--threads", 1, "-p", "max_depth=2")
-    assert (row["kind"], row["was_there"]) == ("failures", True)
-    assert (row["card"]["recipe"]["loss"], row["card"]["recipe"]["max_depth"]) == ("logistic", 2)
+    row_has(row, kind="failures", was_there=True)
+    row_has(row["card"]["recipe"], loss="logistic", max_depth=2)
 
 
 def test_classifier_of_one_workload_is_not_evaluated(sqlite_file, run):

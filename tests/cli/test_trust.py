@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from builders import OWN, make_graph, make_measurement, make_session, sql
-from checks import one_line
+from checks import one_line, row_has
 
 import tunedb
 from tunedb.records import Alias, Program, Source, SourceKind, Trace, Trust
@@ -48,8 +48,7 @@ def test_sources_lists_each_source_with_its_counts(run, run_json, file):
         **{"since": own["since"], "reason": None, "aliases_reason": None, "card": None},
     }
     assert (len(own["digest"]), len(own["store"])) == (32, 32)
-    assert (stranger["trust"], stranger["kind"]) == ("foreign", "file")
-    assert (stranger["records"], stranger["served"]) == (2, 0)
+    row_has(stranger, trust="foreign", kind="file", records=2, served=0)
     titles, first, _ = run("--db", file, "sources").stdout.splitlines()
     assert titles.split() == [
         *("id", "name", "kind", "trust", "database", "records", "served", "retracted"),
@@ -59,14 +58,14 @@ def test_sources_lists_each_source_with_its_counts(run, run_json, file):
 
 
 def test_sources_shows_key_of_other_databases_and_escapes_names(run, run_json, file, tmp_path):
-    change = "UPDATE source SET store = ?, name = ? WHERE id = 2"
-    sql(file, change, "deadbeef" * 4, HOSTILE)
+    sql(file, "UPDATE source SET store = ?, name = ? WHERE id = 2", "deadbeef" * 4, HOSTILE)
     table = run("--db", file, "sources").stdout
     assert "deadbeef " in table and "\\x1b[31m" in table
     assert not {"\x1b", "\u202e"} & set(table)
-    run("db", "init", tmp_path / "empty.db")
-    assert "no source yet" in run("--db", tmp_path / "empty.db", "sources").stderr
-    assert run_json("--db", tmp_path / "empty.db", "sources") == []
+    empty = tmp_path / "empty.db"
+    run("db", "init", empty)
+    assert "no source yet" in run("--db", empty, "sources").stderr
+    assert run_json("--db", empty, "sources") == []
 
 
 def test_retract_aliases_undoes_equivalence_of_workloads(run, run_json, file):
@@ -80,8 +79,7 @@ def test_retract_aliases_undoes_equivalence_of_workloads(run, run_json, file):
     assert "--reason" in run(*words, code=2).stderr
     done = run(*words, "--reason", "wrong", "--yes")
     assert "Sources with retracted aliases: 1" in done.stderr
-    (row, _) = run_json("--db", file, "sources")
-    assert (row["aliases_reason"], row["reason"], row["served"]) == ("wrong", None, 3)
+    row_has(run_json("--db", file, "sources")[0], aliases_reason="wrong", reason=None, served=3)
     with tunedb.open(file) as store:
         assert store.workloads.equivalent(own) == [own]
 
@@ -90,20 +88,17 @@ def test_trust_finds_source_by_id_name_digest_and_end_of_path(run, run_json, fil
     before = file.read_bytes()
     digest = run_json("--db", file, "sources")[1]["digest"]
     for words in ("2", "stranger", digest[:6], digest.upper()):
-        row = run_json("--db", file, "trust", words, "verified", "--dry-run")
-        assert row == {
+        assert run_json("--db", file, "trust", words, "verified", "--dry-run") == {
             **{"id": 2, "name": "stranger", "before": "foreign", "trust": "verified"},
             **{"changed": 2, "dry_run": True},
         }
     assert file.read_bytes() == before
     with tunedb.open(file) as store:
         for name in ("/logs/a/tuning.json", "/logs/b/tuning.json"):
-            source = Source(name, SourceKind.FILE, Trust.FOREIGN)
-            store.records.add([make_measurement(9)], source)
+            store.records.add([make_measurement(9)], replace(STRANGER, name=name))
     run("--db", file, "trust", "b/tuning.json", "verified")
     trusted = {row["name"]: row["trust"] for row in run_json("--db", file, "sources")}
-    assert trusted["/logs/b/tuning.json"] == "verified"
-    assert trusted["/logs/a/tuning.json"] == "foreign"
+    row_has(trusted, **{"/logs/b/tuning.json": "verified", "/logs/a/tuning.json": "foreign"})
     done = run("--db", file, "trust", "tuning.json", "verified", code=2)
     assert "'tuning.json' matches 2 sources" in done.stderr
 
@@ -140,8 +135,7 @@ def test_trust_rejects_source_with_forbidden_trace_until_retracted(run, run_json
     assert command in line
     words = command.replace("TEXT", "evil").split()[1:]
     assert run_json("--db", file, *words, "--dry-run")["records"] == [6]
-    row = run_json("--db", file, *words, "--yes")
-    assert (row["records"], row["sources"], row["stopped"]) == ([6], [], 0)
+    row_has(run_json("--db", file, *words, "--yes"), records=[6], sources=[], stopped=0)
     output = run("--db", file, *words).stdout
     assert output == "Nothing to retract: all traces of these sources are allowed\n"
     assert run_json("--db", file, *words)["records"] == []
@@ -149,17 +143,10 @@ def test_trust_rejects_source_with_forbidden_trace_until_retracted(run, run_json
     assert served(file) == [1, 2, 3, 4, 5]
 
 
-def test_completion_suggests_sources(run, file):
-    words = {"COMP_WORDS": f"tunedb --db {file} trust st", "COMP_CWORD": "4"}
-    environment = {"_TUNEDB_COMPLETE": "bash_complete", **words}
-    shown = run(prog_name="tunedb", env=environment).stdout
-    assert shown.splitlines() == ["plain,stranger"]
-
-
 def test_retracted_records_are_no_longer_served(run, run_json, file):
     digest = run_json("--db", file, "show", 3)["digest"]
-    row = run_json("--db", file, "retract", 1, digest[:10], 4, "--reason", "busy", "--dry-run")
-    assert row == {
+    words = ("retract", 1, digest[:10], 4, "--reason", "busy", "--dry-run")
+    assert run_json("--db", file, *words) == {
         **{"records": [1, 3, 4], "sources": [], "sessions": []},
         **{"reason": "busy", "stopped": 2, "dry_run": True},
     }
@@ -180,7 +167,7 @@ def test_records_of_retracted_session_and_source_are_no_longer_served(run, run_j
     assert output == "Retracted 1 session; 2 records stopped being served\n"
     assert served(file) == [1]
     row = run_json("--db", file, "retract", "--source", "own", "--reason", "all", "--yes")
-    assert (row["sources"], row["stopped"]) == ([1], 1)
+    row_has(row, sources=[1], stopped=1)
     assert "Retracted sources: 1" in run("--db", file, "sources").stderr
     assert run_json("--db", file, "sources")[0]["reason"] == "all"
     assert served(file) == []
@@ -204,10 +191,8 @@ def test_retract_asks_on_a_terminal(run, file, terminal):
 
 def test_names_and_reasons_of_strangers_are_escaped(run, run_json, file):
     with tunedb.open(file) as store:
-        store.records.add([make_measurement(9)], Source(HOSTILE, SourceKind.FILE, Trust.FOREIGN))
-    output = run("--db", file, "trust", "3", "own").stdout
-    assert not {"\x1b", "\u202e"} & set(output)
+        store.records.add([make_measurement(9)], replace(STRANGER, name=HOSTILE))
+    assert not {"\x1b", "\u202e"} & set(run("--db", file, "trust", "3", "own").stdout)
     assert run_json("--db", file, "trust", HOSTILE, "foreign")["id"] == 3
     run("--db", file, "retract", "--source", "3", "--reason", HOSTILE, "--yes")
-    row = run_json("--db", file, "sources")[2]
-    assert (row["name"], row["reason"]) == (HOSTILE, HOSTILE)
+    row_has(run_json("--db", file, "sources")[2], name=HOSTILE, reason=HOSTILE)

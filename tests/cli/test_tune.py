@@ -75,6 +75,7 @@ LATENCY = "--latency-target"
 TWO = ("long.onnx", "short.onnx")
 TRACKER = ("--tracker", "localhost:1", "--key", "x")
 SHORT = ("--target", LLVM, "--batch", 4, "--seed", 1, "--jobs", 1)
+MORE = "give more --trials or --minutes, or run the same command again"
 
 
 def save_networks():
@@ -300,17 +301,11 @@ def test_network_with_symbolic_sizes_needs_bind_option(fakes, run, run_json):
     assert "'batch' is not NAME=NUMBER" in run("tune", "net.onnx", "--bind", "batch", code=2).stderr
 
 
-@pytest.fixture
-def two():
-    """Two networks whose classifiers are equal."""
-    save_networks()
-    return TWO
-
-
 @pytest.mark.stress
-def test_tune_shares_equal_operators_of_several_networks(two, fakes, run, run_json):
+def test_tune_shares_equal_operators_of_several_networks(fakes, run, run_json):
     """Each network is measured, stored and printed; equal operators are one task."""
-    tuned = run_json("tune", *two, "--weight", "long=2", "--per-task", 1, *SHORT)
+    save_networks()
+    tuned = run_json("tune", *TWO, "--weight", "long=2", "--per-task", 1, *SHORT)
     tasks = {row["task"]: row["calls"] for row in tuned if row["kind"] == "task"}
     assert len(tasks) == 6 and tasks["softmax"] == tasks["fused_matmul1_add1"] == 2
     totals = [row for row in tuned if row["kind"] == "network"]
@@ -330,21 +325,20 @@ def test_tune_shares_equal_operators_of_several_networks(two, fakes, run, run_js
 
 
 @pytest.mark.stress
-def test_run_ends_when_networks_are_within_latency_targets(two, fakes, run, run_json):
+def test_run_ends_when_networks_are_within_latency_targets(fakes, run, run_json):
+    save_networks()
     targets = (LATENCY, "long=1000s", LATENCY, "short=2000 ms")
-    done = run("tune", *two, *targets, "--trials", 64, *SHORT)
+    done = run("tune", *TWO, *targets, "--trials", 64, *SHORT)
     assert re.search(r"^0 trials on 2 threads", done.stderr)
     assert re.search(r"^long on 2 threads: .* tuned \(.*x, target 1000 s\); ", done.stderr, re.M)
     assert "the estimated latency of each network is within its target" in done.stderr
-    missed = run("tune", *two, "--latency-target", "1ns", "--trials", 12, *SHORT, "-v")
-    assert (
-        "short: the estimated latency is not within its target of 1.000 ns; give more --trials or "
-        "--minutes, or run the same command again"
-    ) in missed.stderr
+    missed = run("tune", *TWO, LATENCY, "1ns", "--trials", 12, *SHORT, "-v")
+    estimate = "short: the estimated latency is not within its target of 1.000 ns"
+    assert f"{estimate}; {MORE}" in missed.stderr
     # Both networks are measured, so that their estimates are known from the first batch on.
     state = r"about [0-9.]+ .?s \([0-9.]+x\), target 1.000 ns, \d of 4 operators tuned"
     assert re.search(rf"^\w+: 4 of 12 trials, long {state}; short {state}$", missed.stderr, re.M)
-    for number, module in enumerate(two, 1):
+    for number, module in enumerate(TWO, 1):
         assert f"Compile the module: tunedb apply {module} -o lib{number}.so" in missed.stderr
     totals = [row for row in run_json("top", "--network") if row["kind"] == "network"]
     assert [row["target"] for row in totals] == [pytest.approx(1e-9)] * 2
@@ -371,26 +365,27 @@ def test_tune_rejects_network_without_anything_to_tune(run):
 def test_tune_reports_operators_without_a_trial(fakes, run):
     onnx.save(networks.symbolic(1, 8), "net.onnx")
     message = run("tune", "net.onnx", "--trials", 2, "--no-latency", *SHORT).stderr
-    advice = "give more --trials or --minutes, or run the same command again"
-    assert f"3 operators without a trial; {advice}" in message.splitlines()
+    assert f"3 operators without a trial; {MORE}" in message.splitlines()
+
+
+def start_tuning(module, path, **options):
+    """Start a run of 400 trials in a session of its own; return its process after a batch."""
+    words = [*workdirs.PROGRAM, "tune", f"{module}:matmul", "--seed", "1", "-v", "--db", str(path)]
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*words, "--trials", "400"], start_new_session=True, **options)
+    next(line for line in process.stderr if re.match(r"matmul: \d+ of 400 trials", line))
+    return process
 
 
 @pytest.mark.stress
 def test_ctrl_c_keeps_stored_records(tmp_path, module):
     """As in a terminal, the whole process group gets the signal."""
     path = tmp_path / "tune.db"
-    arguments = ("tune", f"{module}:matmul", "--trials", "400", "--seed", "1", "-v")
-    words = [*workdirs.PROGRAM, *arguments, "--db", str(path)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(words, **pipes, text=True, start_new_session=True)
-    for line in process.stderr:
-        if re.match(r"matmul: \d+ of 400 trials", line):
-            break
+    process = start_tuning(module, path)
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 130, err
-    assert out == ""
+    assert (process.returncode, out) == (130, ""), err
     assert re.search(r"Interrupted after \d+ of 400 trials; measurements are stored", err)
     assert "Traceback" not in err
     with Store(str(path)) as store:
@@ -402,18 +397,11 @@ def test_the_next_run_removes_files_of_a_killed_run(tmp_path, module):
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    tune = [*workdirs.PROGRAM, "tune", f"{module}:matmul", "--seed", "1", "-v"]
-    tune += ["--db", str(tmp_path / "tune.db"), "--trials"]
-    process = subprocess.Popen(
-        [*tune, "400"], stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
-    )
-    with process:
-        for line in process.stderr:
-            if re.match(r"matmul: \d+ of 400 trials", line):
-                break
+    with start_tuning(module, tmp_path / "tune.db", env=environment) as process:
         process.kill()
     assert list(temporary.glob("tunedb-*"))
-    subprocess.run([*tune, "8"], env=environment, check=True, capture_output=True, timeout=300)
+    again = [*process.args[:-1], "8"]
+    subprocess.run(again, env=environment, check=True, capture_output=True, timeout=300)
     assert list(temporary.glob("tunedb-*")) == []
 
 

@@ -89,8 +89,10 @@ def test_record_of_approved_database_reaches_the_parser_of_llvm(run, theirs, ker
 @pytest.mark.usefixtures("no_tvm")
 def test_commands_reject_unapproved_database_of_configuration(run, theirs, kernel, tmp_path):
     file = theirs.with_name("tunedb.toml")
-    file.write_text('url = "theirs.db"')
-    for words in commands(kernel, tmp_path):
+    file.write_text('url = "theirs.db"\nserver = "theirs.db"\n')
+    # They give nothing to TVM, and are rejected all the same.
+    others = (["top"], ["workloads"], ["push"], ["pull"], ["db", "info"])
+    for words in (*commands(kernel, tmp_path), *others):
         (line,) = run(*words, code=2).stderr.splitlines()
         assert line.startswith(f"Error: {file} names {theirs}: you have not approved it; ")
         assert line.endswith(f"run: tunedb db trust {theirs}")

@@ -7,11 +7,7 @@ from tunedb.storage.exchange_types import COLUMNS, EVERYTHING
 #: Column of a row → table of the row to which it refers.
 REFERENCES = {
     "workload_alias": {"workload": "workload"},
-    "measurement": {
-        name: name
-        for name in COLUMNS["measurement"]
-        if name in COLUMNS and name not in ("measurement",)
-    },
+    "measurement": {name: name for name in COLUMNS["measurement"] if name in COLUMNS},
     "failure": {"measurement": "measurement"},
     "launch": {"measurement": "measurement", "counter_set": "counter_set"},
     "feature": {"measurement": "measurement", "feature_set": "feature_set"},
@@ -41,20 +37,18 @@ def measurements(found):
     rows = {table: {row["id"]: row for row in found[table] if "id" in row} for table in found}
     made = []
     for row in found["measurement"]:
-
-        def part(table, row=row):
-            return None if row[table] is None else rows[table][row[table]]
-
-        def body(table, part=part):
-            found_ = part(table)
-            return None if found_ is None else found_["body"].encode()
-
-        w, t, tail = part("workload"), part("target"), part("tail")
-        s = part("session")
+        parts = {
+            table: None if row[table] is None else rows[table][row[table]]
+            for table in REFERENCES["measurement"]
+        }
+        w, t, s, tail = (parts[table] for table in ("workload", "target", "session", "tail"))
+        args, context = (
+            parts[table] and parts[table]["body"].encode() for table in ("args_info", "context")
+        )
         program = Program(
             Workload(w["format"], w["body"], w["name"], w["tvm_version"]),
             Target(t["kind"], t["config"].encode(), t["text"]),
-            Trace(part("sketch")["body"], tail and tail["body"], row["decisions"]),
+            Trace(parts["sketch"]["body"], tail and tail["body"], row["decisions"]),
         )
         times = row["run_secs"]
         measurement = Measurement(
@@ -64,11 +58,11 @@ def measurements(found):
             row["measured_at"],
             row["occurrence"],
             s and Session(s["key"], s["started_at"], s["fingerprint"].encode()),
-            body("args_info"),
+            args,
             Origin(row["origin"] or "unknown"),
             row["donor"],
             row["all_cost"],
-            body("context"),
+            context,
             None if row["extra"] is None else row["extra"].encode(),
         )
         assert row["digest"] in (None, measurement.digest)

@@ -233,34 +233,19 @@ def records(sketch):
     workload = make_workload(7, name=EVIL)
     made = []
     for number in range(3):
-        if sketch is None:
-            program = make_program(number, workload=workload)
-        else:
+        program = make_program(number, workload=workload)
+        if sketch is not None:
             program = Program(workload, make_target(), Trace(sketch, POSTPROC, b"[[],[],[]]"))
         fields = {"session": make_session(9), "measured_at": number + 1}
         if number == 2:
-            fields |= {
-                "status": Status.FAILED,
-                "failure": Failure(FailureKind.CRASH, Phase.RUN, EVIL),
-            }
+            crash = Failure(FailureKind.CRASH, Phase.RUN, EVIL)
+            fields |= {"status": Status.FAILED, "failure": crash}
         made.append(Measurement(program, None if number == 2 else (1e-9,), **fields))
     return made
 
 
 def database(template, path: Path, attack: Attack, ours: Ours) -> Path:
-    """Make the database of an attack.
-
-    Parameters
-    ----------
-    template : Path
-        An empty database.
-    path : Path
-        Path of the new database.
-    attack : Attack
-        The attack.
-    ours : Ours
-        Facts of the attacked database.
-    """
+    """Make the database of an attack from an empty one; it may know facts of ours."""
     rename(shutil.copyfile(template, path), THEIR_KEY)
     with Store(path) as store:
         sketch = None if attack.sketch is None else attack.sketch()

@@ -4,24 +4,24 @@ import shutil
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 from builders import OWN, make_measurement, make_program, make_session, make_workload
 from exchanges import bundled
+from fake_sets import Steps
 from gathering import digests, gather, measurements
 from raising import raises_line
 
-from tunedb import identity, limits
+from tunedb import limits
 from tunedb.errors import NotFoundError, SchemaError, StorageError
 from tunedb.exchange.bundle import BundlePeer
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.peers import open_peer
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import Alias, Failure, FailureKind, Origin, Phase, Source
-from tunedb.storage import schema
 from tunedb.storage.engine import parse_url
 from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Selection
 from tunedb.storage.store import Store
-from tunedb.system.compression import compress
 
 FROZEN = sorted((Path(__file__).parents[1] / "migrations" / "frozen").glob("*.db"))
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
@@ -42,16 +42,6 @@ def some_of_everything():
     ]
 
 
-def add_features(store):
-    """Put features of the first program into a store."""
-    data = compress(identity.pack_floats([1.0] * 4))
-    values = {"program_id": 1, "feature_set_id": 1, "n_rows": 2, "n_columns": 2, "data": data}
-    with store._db.transaction() as connection:
-        sets = schema.feature_set.insert()
-        connection.execute(sets.values(id=1, name="x", version=1, columns='["a","b"]'))
-        connection.execute(schema.feature.insert().values(values))
-
-
 @pytest.fixture
 def filled(store_url):
     """The URL of a database with rows in all exchanged tables."""
@@ -63,7 +53,7 @@ def filled(store_url):
         launch = Launch("k", 64, (64, 1, 1), counter_set=counters, values=(2.0,))
         store.launches.add([(some_of_everything()[0], launch)])
         store.workloads.add(make_workload(1), [Alias("script", "ab" * 16), Alias("link", "x")])
-        add_features(store)
+        store.features.add(Steps("x", columns=("a", "b")), [(1, np.ones((2, 2)))])
     return store_url
 
 

@@ -118,13 +118,10 @@ def read(path, **options):
         return [(c.table, row) for c in peer.chunks(Selection(features=True)) for row in c.rows]
 
 
-def test_definitions_match_frozen_and_new_databases(sqlite_file):
+def test_definitions_match_frozen_new_and_downgraded_databases(sqlite_file, tmp_path):
     for path in FROZEN:
         assert objects_of(path.stem) == definitions(path), path.stem
     assert objects_of(schema.HEAD) == definitions(sqlite_file)
-
-
-def test_definitions_match_downgraded_databases(tmp_path):
     for revision, path in make_revisions(tmp_path).items():
         assert objects_of(revision) == definitions(path), revision
 
@@ -275,11 +272,7 @@ def test_peer_rejects_endless_view_in_place_of_a_table(filled, table):
     [
         ("sql = 'CREATE TABLE x' || char(27)", StorageError, "damaged; ask for another copy"),
         # SQLite quotes the name in its message, which then is not UTF-8 either.
-        (
-            "name = CAST(x'd173' AS TEXT), sql = 'CREATE'",
-            FormatError,
-            "text that is not UTF-8",
-        ),
+        ("name = CAST(x'd173' AS TEXT), sql = 'CREATE'", FormatError, "text that is not UTF-8"),
     ],
     ids=["damaged", "not UTF-8"],
 )
@@ -322,7 +315,7 @@ def test_the_watch_is_restarted_for_each_statement(filled, monkeypatch):
     with DatabasePeer(filled) as peer:
         before = len(started)
         peer.digest_at(1)
-        assert len(started) > before
+    assert len(started) > before
 
 
 def test_peer_rejects_truncated_files(filled, tmp_path):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from builders import OWN, make_graph, make_measurement
 from exchanges import THEIRS, Given, bundled, given_by, rename
+from fake_sets import Scheduled
 
 from tunedb import limits
 from tunedb.errors import StorageError
@@ -17,7 +18,6 @@ from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull
 from tunedb.extraction import verify
 from tunedb.extraction.extract import extract
-from tunedb.features.base import Needs
 from tunedb.features.steps import STEPS
 from tunedb.maintenance.check import check
 from tunedb.models.dataset import load
@@ -30,11 +30,8 @@ ASKED = Selection(features=True)
 BOARD = Source("board")
 N = 40
 
-
-class Modules:
-    """A set that is computed from modules, so that it cannot be verified without TVM."""
-
-    name, version, columns, needs = "their.modules", 1, ("a", "b"), Needs.SCHEDULED
+#: A set that is computed from modules, so that it cannot be verified without TVM.
+MODULES = Scheduled("their.modules", columns=("a", "b"))
 
 
 def record(number, **fields):
@@ -50,7 +47,7 @@ def fill(path, forged=(), count=N, value=1e30):
         for place in forged:
             rows[place][0, :] = value
         store.features.add(STEPS, [(one.id, row) for one, row in zip(programs, rows, strict=True)])
-        store.features.add(Modules(), [(one.id, np.ones((2, 2))) for one in programs])
+        store.features.add(MODULES, [(one.id, np.ones((2, 2))) for one in programs])
     return path
 
 
@@ -122,8 +119,7 @@ def test_attack_6_merge_rejects_features_of_own_programs(store, their_path):
     fill(their_path, forged=range(N))
     store.records.add([record(number) for number in range(1, N + 1)], OWN)
     report = take(store, their_path)
-    assert (report.features, report.known) == (0, N)
-    assert marks(store) == {}
+    assert (report.features, report.known, marks(store)) == (0, N, {})
     ((reason, counted),) = report.reasons.items()
     assert "measured by a source that is trusted here" in reason
     assert "--accept-trusted-names" in reason
@@ -142,12 +138,11 @@ def test_merge_stores_features_of_own_programs_once_if_accepted(store, their_pat
 
 
 def test_merge_rejects_features_of_trusted_source_unless_accepted(store, their_path):
-    fill(their_path)
-    take(store, their_path)
+    take(store, fill(their_path))
     (source,) = store.sources.summaries()
     store.trust.set(source.id, Trust.VERIFIED)
-    store.pruning.remove_features(1, range(1, N + 1))
-    store.pruning.remove_features(2, range(1, N + 1))
+    for set_id in (1, 2):
+        store.pruning.remove_features(set_id, range(1, N + 1))
     report = take(store, their_path)
     assert report.features == 0
     assert any("source 'board' is trusted here" in reason for reason in report.reasons)
@@ -158,12 +153,10 @@ def test_merge_rejects_features_of_trusted_source_unless_accepted(store, their_p
 
 def test_attack_6_foreign_rows_do_not_count_once_the_program_is_measured_here(store, their_path):
     """An own record of the same program comes later; rows merged before do not count for it."""
-    fill(their_path)
-    take(store, their_path)
-    modules = Modules()
-    assert rows_of(store, modules)[0] == [1, 1]
+    take(store, fill(their_path))
+    assert rows_of(store, MODULES)[0] == [1, 1]
     store.records.add([record(1, occurrence=1)], OWN)
-    assert rows_of(store, modules)[:2] == [None, [1, 1]]
+    assert rows_of(store, MODULES)[:2] == [None, [1, 1]]
     assert rows_of(store)[0] is None
     assert store.features.coverage(STEPS).known == N - 1
     records = store.training.records(STEPS)
@@ -193,11 +186,10 @@ def test_extract_replaces_merged_rows_with_own_ones(store, their_path):
 
 def test_merge_of_accepted_backup_stores_rows_as_own(store, their_path):
     """The user confirms that the file is a backup of this database."""
-    key = store.key
-    fill(rename(their_path, key))
+    fill(rename(their_path, store.key))
     report = take(store, their_path)
     assert (report.new, report.features) == (0, 0)
-    assert take(store, their_path, accept_trusted_names={key}).features == 2 * N
+    assert take(store, their_path, accept_trusted_names={store.key}).features == 2 * N
     assert marks(store) == {}
 
 

@@ -36,9 +36,8 @@ def theirs(makes):
 @pytest.fixture(scope="module")
 def chunks(sqlite_template, tmp_path_factory):
     """The chunks of such a database."""
-    return given_by(
-        Makes(sqlite_template, tmp_path_factory.mktemp("theirs")).holding(OWN, *RECORDS)
-    )
+    makes = Makes(sqlite_template, tmp_path_factory.mktemp("theirs"))
+    return given_by(makes.holding(OWN, *RECORDS))
 
 
 def launches(store):
@@ -49,20 +48,10 @@ def launches(store):
 EXPECTED = {one.digest(record.digest) for record in KERNELS for one in record.launches}
 
 
-def test_merge_stores_launches_once(store, theirs):
-    for new in (6, 0):
-        with closing(DatabasePeer(theirs)) as peer:
-            report = merge(store, peer)
-        assert (report.launches, report.rejected) == (new, 0)
-        assert launches(store) == EXPECTED
-    assert store.counts().launches == 6
-    assert check(store.url).problems == []
-
-
 def test_selection_gives_only_launches_of_its_records(store, theirs):
     """A database selects by SQL, a bundle by numbers; both leave out other sets of counters."""
+    rocprof = CounterSet("rocprof", None, None, (("other", ""),))
     with Store(theirs) as there:
-        rocprof = CounterSet("rocprof", None, None, (("other", ""),))
         profiled = Launch("x", 1, counter_set=rocprof, values=(1.0,))
         there.launches.add([(make_measurement(1), profiled)])
     wanted = Selection(workloads=("matmul",))
@@ -158,42 +147,29 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize(("table", "values", "message"), HOSTILE)
-def test_hostile_rows_are_refused_and_counted(table, values, message, chunks, sqlite_file):
-    with Store(sqlite_file) as store:
-        report = merge(store, Given(changed(chunks, table, **values)))
-        assert report.new == 4
-        assert report.launches < 6
-        # The launches of a rejected set of counters are rejected too.
-        assert report.rejected == 6 - report.launches + (table == "counter_set")
-        assert any(re.search(message, reason) for reason in report.reasons)
-        assert store.counts().launches == report.launches
-        assert launches(store) < EXPECTED
-    assert check(sqlite_file).problems == []
+def test_hostile_rows_are_refused_and_counted(table, values, message, chunks, here):
+    report = merge(here, Given(changed(chunks, table, **values)))
+    assert report.new == 4
+    assert here.counts().launches == report.launches < 6
+    # The launches of a rejected set of counters are rejected too.
+    assert report.rejected == 6 - report.launches + (table == "counter_set")
+    assert any(re.search(message, reason) for reason in report.reasons)
+    assert launches(here) < EXPECTED
+    assert check(here.url).problems == []
 
 
-def test_rows_with_other_columns_are_refused(chunks, sqlite_file):
-    cut = [
-        Chunk(c.table, [row[:-1] for row in c.rows]) if c.table == "launch" else c for c in chunks
-    ]
-    with Store(sqlite_file) as store:
-        report = merge(store, Given(cut))
-        assert (report.launches, report.rejected) == (0, 6)
-        assert "launch: it has other columns or types" in report.reasons
-
-
-def test_launches_of_a_measurement_that_is_not_here_are_left_out(chunks, sqlite_file):
+def test_launches_of_a_measurement_that_is_not_here_are_left_out(chunks, here):
     """Launches that were added later name their measurement by digests."""
     (rows,) = (c.rows for c in chunks if c.table == "launch")
     row = dict(zip(COLUMNS["launch"], rows[0], strict=True))
     absent = {"measurement": None, "program_digest": b"p" * 16, "measurement_digest": b"m" * 16}
     later = Chunk("launch", [tuple((row | absent | {"digest": None}).values())])
-    with Store(sqlite_file) as store:
-        report = merge(store, Given([*chunks, later]))
-        assert (report.launches, report.rejected) == (6, 0)
-    assert check(sqlite_file).problems == []
+    report = merge(here, Given([*chunks, later]))
+    assert (report.launches, report.rejected) == (6, 0)
+    assert check(here.url).problems == []
 
 
-def test_merge_normalises_nan_in_counters(chunks, sqlite_file, tmp_path):
+def test_merge_normalises_nan_in_counters(chunks, here):
     """Bundles have no digests, so other bytes of a NaN would make another launch."""
     strange = b"\x01" + b"\0" * 5 + b"\xf8\xff"
     (rows,) = (c.rows for c in chunks if c.table == "launch")
@@ -201,23 +177,19 @@ def test_merge_normalises_nan_in_counters(chunks, sqlite_file, tmp_path):
     number = next(n for n, row in enumerate(rows) if row[at] and row[at][8:])
     data = rows[number][at][:8] + strange
     silent = changed(chunks, "launch", row=number, counters=data, digest=None)
-    with Store(sqlite_file) as store:
-        assert merge(store, Given(silent)).rejected == 0
-        assert launches(store) == EXPECTED
+    assert merge(here, Given(silent)).rejected == 0
+    assert launches(here) == EXPECTED
 
 
-def test_merge_rejects_launches_of_a_rejected_source(theirs, sqlite_file):
+def test_merge_rejects_launches_of_a_rejected_source(here, theirs):
     """Records in the name of this store are rejected, and their launches too."""
-    with Store(sqlite_file) as store:
-        ours = store.key
-        digest = identity.digest("source", ours.encode(), b"nightly")
-        with Store(theirs) as there, there._db.transaction() as connection:
-            connection.execute(schema.source.update().values(store=ours, digest=digest))
-        with closing(DatabasePeer(theirs)) as peer:
-            report = merge(store, peer)
+    digest = identity.digest("source", here.key.encode(), b"nightly")
+    with Store(theirs) as there, there._db.transaction() as connection:
+        connection.execute(schema.source.update().values(store=here.key, digest=digest))
+    with closing(DatabasePeer(theirs)) as peer:
+        report = merge(here, peer)
         # The launches come from the same source.
         assert (report.new, report.launches, report.rejected) == (0, 0, 4 + 6)
-        assert store.counts().launches == 0
-        with closing(DatabasePeer(theirs)) as peer:
-            assert merge(store, peer, accept_trusted_names=True).launches == 6
-    assert check(sqlite_file).problems == []
+        assert here.counts().launches == 0
+        assert merge(here, peer, accept_trusted_names=True).launches == 6
+    assert check(here.url).problems == []

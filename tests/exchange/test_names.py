@@ -76,15 +76,15 @@ def test_attack_1_names_of_known_records_do_not_replace_the_own_best_one(
 ):
     """A stranger, or a database in the name of the verified source, gives them the names."""
     large, other = (victim.workloads.id_of(one.digest) for one in (LARGE, SMALL))
-    before = [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))]
+    equivalent = victim.workloads.equivalent
+    before = [one.id for one in victim.records.top_k(equivalent(large))]
     given = Given(named(given_by(small), SCRIPT, HASH, source=source))
     report = merge(victim, given, accept_trusted_names=believe)
     taken = 2 if source is STRANGER or believe else 0
     assert (report.new, report.aliases, report.rejected) == (0, taken, 2 - taken)
-    assert victim.workloads.equivalent(large) == [large]
-    assert victim.workloads.equivalent(other) == [other]
-    assert victim.workloads.equivalent(large, foreign=True) == [large]
-    assert [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))] == before
+    assert equivalent(large) == equivalent(large, foreign=True) == [large]
+    assert equivalent(other) == [other]
+    assert [one.id for one in victim.records.top_k(equivalent(large))] == before
 
 
 @pytest.mark.parametrize("believe", [False, True])
@@ -99,8 +99,7 @@ def test_attack_1_names_do_not_make_workloads_of_other_shapes_equal(victim, beli
     lie = Chunk("workload_alias", [(large, name.scheme, name.key, nightly)])
     report = merge(victim, Given([*chunks, lie]), accept_trusted_names=believe)
     assert (report.new, report.aliases, report.rejected) == (0, believe, not believe)
-    assert victim.workloads.equivalent(other) == [other]
-    assert victim.workloads.equivalent(large) == [large]
+    assert [victim.workloads.equivalent(one) for one in (other, large)] == [[other], [large]]
 
 
 def test_dry_run_counts_names_by_source(victim, small):
@@ -137,8 +136,7 @@ def test_retracting_a_source_takes_its_names_back(store):
     assert store.workloads.equivalent(large) == [large, id_]
     (source,) = [row.id for row in store.sources.summaries() if row.name == "other"]
     store.trust.retract_source(source, "nobody knows who that is")
-    assert store.workloads.equivalent(large) == [large]
-    assert store.workloads.equivalent(id_) == [id_]
+    assert [store.workloads.equivalent(one) for one in (large, id_)] == [[large], [id_]]
 
 
 @pytest.mark.parametrize("table", ["workload", "source"])

@@ -5,6 +5,7 @@ from contextlib import closing
 import pytest
 from builders import OWN, make_measurement, make_session
 from exchanges import THEIRS, Given
+from fake_sets import Steps
 
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
@@ -26,12 +27,10 @@ FAST = Launch("fast_kernel", 64, (64, 1, 1), (1, 1, 1), seconds=1e-9)
 SLOW = Launch("my_kernel", 32, (32, 1, 1), (4, 1, 1), seconds=1e-3)
 
 RUN = b'{"cpu":"mine","run":{"key":"run","trials":12}}'
+MODEL = NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None)
 
-
-class NoFeatures:
-    """A feature set without rows."""
-
-    name, version, columns = "none", 1, ("a",)
+#: A feature set without rows.
+NO_FEATURES = Steps("none", columns=("a",))
 
 
 def take(store, path, **options):
@@ -73,7 +72,7 @@ def test_attack_5_foreign_failures_do_not_replace_failure_of_own_record(store, s
     assert take(store, path).failures == 2
     assert store.records.get(1).measurement.failure == CRASH
     assert [row.failure for row in store.programs.measured([1], 1, [1])] == [CRASH]
-    assert store.training.records(NoFeatures).failures.tolist() == [CRASHED]
+    assert store.training.records(NO_FEATURES).failures.tolist() == [CRASHED]
     assert store.records.failures() == {"crash": 1}
     # They are stored, and shown with their source.
     assert [(row.content, row.source.trust) for row in store.records.unaccepted(1)] == [
@@ -86,9 +85,13 @@ def test_attack_5_foreign_failure_explains_own_record_only_if_trusted(store, str
     failed = make_measurement(1, None, session=make_session())
     store.records.add([failed], OWN)
     take(store, stranger(store, failures=[(failed, TIMEOUT)]))
-    assert store.records.get(1).measurement.failure is None
-    assert store.programs.measured([1], 1, [1]) == []
-    assert store.training.records(NoFeatures).failures.tolist() == [0]
+
+    def assert_unexplained():
+        assert store.records.get(1).measurement.failure is None
+        assert store.programs.measured([1], 1, [1]) == []
+        assert store.training.records(NO_FEATURES).failures.tolist() == [0]
+
+    assert_unexplained()
     # It counts once its source is trusted.
     source = trust(store, "tuning", Trust.VERIFIED)
     assert store.records.get(1).measurement.failure == TIMEOUT
@@ -96,9 +99,7 @@ def test_attack_5_foreign_failure_explains_own_record_only_if_trusted(store, str
     assert store.records.unaccepted(1) == []
     # It no longer counts after its source was retracted.
     store.trust.retract_source(source, "it lies")
-    assert store.records.get(1).measurement.failure is None
-    assert store.programs.measured([1], 1, [1]) == []
-    assert store.training.records(NoFeatures).failures.tolist() == [0]
+    assert_unexplained()
     assert store.records.failures() == {}
     assert [row.content for row in store.records.unaccepted(1)] == [TIMEOUT]
 
@@ -107,8 +108,7 @@ def test_attack_5_foreign_infrastructure_failure_does_not_hide_own_trial(store, 
     """A prediction for a failed program is evaluated, whatever a stranger calls the failure."""
     failed = make_measurement(1, None, failure=CRASH, measured_at=5)
     store.records.add([failed], OWN)
-    model = store.models.add(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
-    store.models.add_predictions(model, {1: 2.0})
+    store.models.add_predictions(store.models.add(MODEL), {1: 2.0})
     take(store, stranger(store, failures=[(failed, CABLE)]))
     assert [trial.mean for trial in store.training.trials()] == [None]
     assert store.training.measured_before([1], 10) == {1}
@@ -121,7 +121,7 @@ def test_foreign_failures_and_launches_of_their_own_records_count(store, strange
     take(store, path)
     assert [record.measurement.failure for record in store.records.iterate()] == [CRASH, None]
     assert store.records.failures() == {"crash": 1}
-    assert store.training.records(NoFeatures).failures.tolist()[0] == CRASHED
+    assert store.training.records(NO_FEATURES).failures.tolist()[0] == CRASHED
     assert [row.launch for row in store.launches.iterate()] == [FAST]
     assert store.launches.for_record(2) == [FAST]
     assert store.records.unaccepted(1) == store.records.unaccepted(2) == []
@@ -196,13 +196,12 @@ def test_attack_4_foreign_records_in_own_sessions_do_not_change_factors(store, s
     ]
     take(store, stranger(store, records=lies))
     (after,) = sessions.update(store)
-    assert after.factors[:2] == before.factors
-    assert after.sessions[:2] == before.sessions
+    assert (after.factors[:2], after.sessions[:2]) == (before.factors, before.sessions)
     # They count separately, for their source.
     (other,) = after.sessions[2:]
     assert (other.subject, other.is_trusted, other.records) == ("source", False, 8)
     assert after.factors[2].machine < 0
-    subjects = store.training.records(NoFeatures).subjects.tolist()
+    subjects = store.training.records(NO_FEATURES).subjects.tolist()
     assert subjects[:16] == [1] * 8 + [2] * 8
     assert set(subjects[16:]) == {-other.subject_id}
 
@@ -229,14 +228,11 @@ def test_attack_4_foreign_sessions_do_not_split_an_own_machine(store, stranger):
 
 def test_merge_never_stores_predictions_or_models(store, stranger):
     """Peers do not give them, and a merge rejects rows of tables that are not exchanged."""
-    theirs = make_measurement(1)
-    path = stranger(store, records=[theirs])
+    path = stranger(store, records=[make_measurement(1)])
     with Store(path) as other:
-        model = other.models.add(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
-        other.models.add_predictions(model, {1: 9.0})
+        other.models.add_predictions(other.models.add(MODEL), {1: 9.0})
     take(store, path)
     assert store.training.trials() == []
     report = merge(store, Given([Chunk("prediction", [(1, 1, 9.0, 5)]), Chunk("model", [(1,)])]))
     assert report.rejected == 2
-    assert store._db.select(schema.prediction.select()) == []
-    assert store.models.all() == []
+    assert store._db.select(schema.prediction.select()) == store.models.all() == []

@@ -10,7 +10,7 @@ from operator import itemgetter
 from types import SimpleNamespace
 
 import pytest
-from builders import OWN, add, make_measurement, make_session, make_target, make_workload, sql
+from builders import add, make_measurement, make_session, make_target, make_workload, sql
 from effort import examples
 from gathering import digests, gather
 from hypothesis import given, settings
@@ -103,10 +103,10 @@ def fill(path, records):
     return list(stored.values())
 
 
-def undigested(chunks):
-    """Return chunks without the digests that bundles leave out."""
+def undigested(peer):
+    """Return the chunks of a peer without the digests that bundles leave out."""
     bare = []
-    for chunk in chunks:
+    for chunk in peer.chunks(EVERYTHING):
         hidden = set() if chunk.table == "retraction" else {"digest", "program_digest"}
         names = COLUMNS[chunk.table]
         rows = [
@@ -130,14 +130,11 @@ def test_database_and_stream_choose_the_same_records_as_the_reference(
 ):
     path = tmp_path_factory.mktemp("choosing") / "store.db"
     path.write_bytes(sqlite_template.read_bytes())
-    stored = fill(path, records)
-    expected = chosen_by_reference(stored, selection)
+    expected = chosen_by_reference(fill(path, records), selection)
     with DatabasePeer(path) as peer:
         found = gather(peer, selection)
-        assert digests(found) == expected
-        chunks = undigested(peer.chunks(EVERYTHING))
-    of_chunks = of_stream(chunks, selection)
-    assert digests(of_chunks) == expected
+        of_chunks = of_stream(undigested(peer), selection)
+    assert digests(found) == digests(of_chunks) == expected
     for table in ("workload", "target", "source", "sketch", "tail"):
         assert len(of_chunks[table]) == len(found[table]), table
     with Store(path, create=False) as store:
@@ -177,7 +174,7 @@ def test_superseded_records_are_not_among_the_best(sqlite_file):
         assert chosen_ids(store, everything).tolist() == [lost_id, best_id, strange_id]
         assert lucky_id in chosen_ids(store, EVERYTHING)
     with DatabasePeer(sqlite_file) as peer:
-        chunks = undigested(peer.chunks(EVERYTHING))
+        chunks = undigested(peer)
         expected = digests(gather(peer, everything))
     assert digests(of_stream(chunks, everything)) == expected
     assert lucky.digest not in expected
@@ -193,15 +190,12 @@ def test_superseded_records_are_not_among_the_best(sqlite_file):
 def test_stream_keeps_only_failures_of_selected_measurements(sqlite_file):
     failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
     with Store(sqlite_file) as store:
-        for w in range(2):
-            store.records.add([make_measurement(w, None, workload=w, failure=failure)], OWN)
+        add(store, *(make_measurement(w, None, workload=w, failure=failure) for w in range(2)))
         store.trust.retract([1], "x")
     with DatabasePeer(sqlite_file) as peer:
-        chunks = undigested(peer.chunks(EVERYTHING))
-    found = of_stream(chunks, Selection(workloads=("matmul_1",)))
+        found = of_stream(undigested(peer), Selection(workloads=("matmul_1",)))
     assert [row["measurement"] for row in found["failure"]] == [2]
-    assert len(found["retraction"]) == 1
-    assert len(found["workload"]) == 1
+    assert len(found["retraction"]) == len(found["workload"]) == 1
 
 
 @pytest.fixture
@@ -212,7 +206,7 @@ def named(sqlite_file):
     with Store(sqlite_file) as store:
         for number, name in enumerate(names):
             workload = make_workload(number, name=name)
-            store.records.add([make_measurement(number, (1.0,), workload=workload)], OWN)
+            add(store, make_measurement(number, (1.0,), workload=workload))
             store.workloads.add(workload, aliases[number : number + 1])
     return sqlite_file
 
@@ -220,7 +214,7 @@ def named(sqlite_file):
 def test_names_and_digests_select_workloads(named):
     digest = make_workload(1).digest.hex()
     with DatabasePeer(named) as peer:
-        chunks = undigested(peer.chunks(EVERYTHING))
+        chunks = undigested(peer)
         for words, numbers in (
             (("matmul",), {0}),
             (("atmul",), {0, 1}),
@@ -240,9 +234,9 @@ def test_unknown_names_are_refused(named):
     with Store(named) as store:
         for number in range(10, 20):
             workload = make_workload(number, name=f"w{number}\x1b[2J")
-            store.records.add([make_measurement(0, (1.0,), workload=workload)], OWN)
+            add(store, make_measurement(0, (1.0,), workload=workload))
     with DatabasePeer(named) as peer:
-        chunks = undigested(peer.chunks(EVERYTHING))
+        chunks = undigested(peer)
         for selection, match in (
             (
                 Selection(workloads=("matmul", "softmax")),
@@ -309,7 +303,7 @@ def test_filtered_rejects_too_many_shared_rows(monkeypatch):
 
 def test_selection_of_best_rejects_invalid_digest(sqlite_file):
     with Store(sqlite_file) as store:
-        store.records.add([make_measurement(0)], OWN)
+        add(store, make_measurement(0))
     sql(sqlite_file, "UPDATE measurement SET digest = x'00'")
     with DatabasePeer(sqlite_file) as peer, pytest.raises(StorageError, match="cannot be compared"):
         list(peer.chunks(Selection(best=1)))
@@ -342,26 +336,9 @@ def test_ranks_take_little_memory():
 def test_chosen_ids_do_not_depend_on_page_size(sqlite_file, monkeypatch):
     """A scan goes page by page, also where a page ends with the last row."""
     with Store(sqlite_file) as store:
-        store.records.add([make_measurement(n, (1.0 + n,)) for n in range(12)], OWN)
+        add(store, *(make_measurement(n, (1.0 + n,)) for n in range(12)))
         for size in (1, 4, 5, 12, 13):
             monkeypatch.setattr(choosing, "_PAGE", size)
             assert chosen_ids(store, Selection(best=2, rest=0.0)).tolist() == [1, 2]
             assert len(chosen_ids(store, Selection(since=0))) == 12
             assert chosen_ids(store, Selection(best=1, rest=0.0), until=0).tolist() == []
-
-
-def test_choice_among_equal_times_does_not_depend_on_the_order(sqlite_template, tmp_path):
-    """Two databases with the same records in another order choose the same ones."""
-    records = [make_measurement(n, (0.5,)) for n in range(20)]
-    records += [make_measurement(n, None) for n in range(20, 40)]
-    found = []
-    for name in ("a", "b"):
-        path = tmp_path / name
-        path.write_bytes(sqlite_template.read_bytes())
-        with Store(path) as store:
-            store.records.add(records, OWN)
-        with DatabasePeer(path) as peer:
-            found.append(digests(gather(peer, Selection(best=5))))
-        records = records[::-1]
-    assert found[0] == found[1]
-    assert len(found[0]) == 10

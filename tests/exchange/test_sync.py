@@ -356,23 +356,18 @@ def test_exchange_of_equal_databases_needs_no_more_statements_if_they_grow(
     """benchmarks/sharing.py measures the time with a million records."""
     monkeypatch.setattr(limits, "BATCH_ROWS", 16)
 
-    def statements():
-        """Return the statements of an exchange between equal databases."""
+    def statements(numbers):
+        """Return the statements of an exchange after both have got the same records."""
+        for store in (there, here):
+            fill(store, *numbers)
         exchange(here, there_url)
         asked = []
         listener = (Engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
         event.listen(*listener)
         try:
-            report = exchange(here, there_url)
+            assert exchange(here, there_url).total == 0
         finally:
             event.remove(*listener)
-        assert report.total == 0
         return asked
 
-    fill(there, *range(5))
-    fill(here, *range(5))
-    few = statements()
-    more = range(5, 5 + 3 * limits.BATCH_ROWS)
-    fill(there, *more)
-    fill(here, *more)
-    assert statements() == few
+    assert statements(range(5)) == statements(range(5, 5 + 3 * limits.BATCH_ROWS))

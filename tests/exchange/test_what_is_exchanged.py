@@ -4,7 +4,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
-from builders import OWN, make_measurement, make_workload
+from builders import OWN, make_measurement, make_workload, sql
 from bundle_bytes import bundle_of, take_apart
 from click.testing import CliRunner
 
@@ -35,16 +35,11 @@ def theirs(makes):
     with Store(path) as store:
         workload = make_workload(script="# a script of ours")
         store.records.add([make_measurement(1, workload=workload)], Source("nightly"))
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(
-            "INSERT INTO model VALUES (1, ?, 'ranker', '{}', ?, '{}', 1, ?)",
-            (b"m" * 16, b"t" * 16, MARK),
-        )
-        connection.execute("INSERT INTO prediction VALUES (1, 1, 0.5, 1)")
-        connection.execute("UPDATE source SET note = ?", (NOTE,))
-        connection.execute(
-            "INSERT INTO quarantine VALUES (1, ?, 1, 'log', 1, 'bad', ?, 1)", (b"q" * 16, MARK)
-        )
+    model = "INSERT INTO model VALUES (1, ?, 'ranker', '{}', ?, '{}', 1, ?)"
+    sql(path, model, b"m" * 16, b"t" * 16, MARK)
+    sql(path, "INSERT INTO prediction VALUES (1, 1, 0.5, 1)")
+    sql(path, "UPDATE source SET note = ?", NOTE)
+    sql(path, "INSERT INTO quarantine VALUES (1, ?, 1, 'log', 1, 'bad', ?, 1)", b"q" * 16, MARK)
     return path
 
 
@@ -70,14 +65,14 @@ def test_models_notes_and_scripts_are_not_exchanged(theirs, makes, tmp_path):
             assert merge(store, peer, selection=EVERYTHING).new == 1
             assert store.counts().measurements == 1
         with closing(sqlite3.connect(path)) as connection:
-            for table in AT_HOME - {"meta", "watermark"}:
-                (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
-                assert count == 0, table
+            for query, rows in (
+                *((f"SELECT * FROM {table}", []) for table in AT_HOME - {"meta", "watermark"}),
+                ("SELECT script FROM workload", [(None,)]),
+                ("SELECT DISTINCT trust FROM source", [(0,)]),
+            ):
+                assert connection.execute(query).fetchall() == rows, query
             dump = "\n".join(connection.iterdump())
             assert (NOTE in dump, MARK.hex().upper() in dump) == (False, False)
-            rows = connection.execute("SELECT script FROM workload").fetchall()
-            assert rows == [(None,)]
-            assert connection.execute("SELECT DISTINCT trust FROM source").fetchall() == [(0,)]
 
 
 def test_exchange_commands_do_not_print_passwords(theirs, tmp_path):

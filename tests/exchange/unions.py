@@ -111,24 +111,16 @@ def pool():
     found.append(Measurement(_programs(0)[0], (1e-9, 2e-9), Status.CUT_SHORT))
     workload, target = kernel_workload("matmul", [64, 64]), gpu_target("cuda", "Tesla K40c")
     for number in range(3):
-        found.append(
-            Measurement(
-                Program(workload, target, split_parameters({"block_size_x": 32 << number})),
-                (1e-3,),
-                context=b'{"log":"ktt"}',
-                launches=(launch(number), launch(number + 1, number=1)),
-            )
-        )
+        program = Program(workload, target, split_parameters({"block_size_x": 32 << number}))
+        fields = {"launches": (launch(number), launch(number + 1, number=1))}
+        found.append(Measurement(program, (1e-3,), context=b'{"log":"ktt"}', **fields))
     return tuple(found)
 
 
 def contents(url, *, owners=True):
     """Return table → sorted rows; foreign keys are replaced by the rows that they point to.
 
-    Parameters
-    ----------
-    owners : bool
-        Whether to include the sources of records, and whether they are served.
+    Without `owners` they lack the sources of records, and whether these are served.
     """
     with Store(url, create=False) as store:
         rows = {
@@ -140,19 +132,12 @@ def contents(url, *, owners=True):
         for table, found in rows.items()
     }
     left_out = LABELS if owners else LABELS | {"source_id", "served"}
-    return {
-        table: sorted(
-            repr(
-                [
-                    (name, _pointed(table, name, value, names))
-                    for name, value in row.items()
-                    if name not in left_out
-                ]
-            )
-            for row in rows[table]
-        )
-        for table in TABLES
-    }
+
+    def shown(table, row):
+        kept = [(name, value) for name, value in row.items() if name not in left_out]
+        return repr([(name, _pointed(table, name, value, names)) for name, value in kept])
+
+    return {table: sorted(shown(table, row) for row in rows[table]) for table in TABLES}
 
 
 def _identity(row):

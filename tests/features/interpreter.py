@@ -26,18 +26,10 @@ _ARITHMETIC = {
 
 
 class Interpreter:
-    """A run of one program, statement by statement.
+    """A run of one program of constant extents, statement by statement.
 
-    Parameters
-    ----------
-    nest : Nest
-        The program; its extents are constants.
-
-    Attributes
-    ----------
-    accesses : list of (str, tuple of int, tuple of int)
-        Buffer, indices, and the iteration of the loops around its allocation, in the order of the
-        program: a store before its loads.
+    Its `accesses` are the buffer, the indices, and the iteration of the loops around its
+    allocation, in the order of the program: a store before its loads.
     """
 
     def __init__(self, nest):

@@ -124,6 +124,12 @@ class Build(NestBuilder):
         return [one if isinstance(one, Node) else self.constant(one) for one in values]
 
 
+def with_array(*shape, function=False, **options):
+    """Return a builder and its first buffer, A."""
+    build = Build(function=function)
+    return build, build.array("A", *shape, **options)
+
+
 class Program:
     """Draws a program into a `NestBuilder`."""
 
@@ -216,15 +222,9 @@ class Program:
             arguments = [self.value(code, bits, depth - 1) for _ in range(self.number(0, 2))]
             return self.build.call(which, arguments, code, bits, effects=effects)
         if kind == 4:
-            return self.build.node(
-                Op.OP_SELECT,
-                [
-                    self.build.node(Op.OP_NOT, [self.value(6, 8, 0)], code=6, bits=8),
-                    *(self.value(code, bits, depth - 1) for _ in range(2)),
-                ],
-                code=code,
-                bits=bits,
-            )
+            test = self.build.node(Op.OP_NOT, [self.value(6, 8, 0)], code=6, bits=8)
+            parts = [self.value(code, bits, depth - 1) for _ in range(2)]
+            return self.build.node(Op.OP_SELECT, [test, *parts], code=code, bits=bits)
         op = self.one_of(_VALUE)
         left = self.value(code, bits, depth - 1)
         right = left if kind == 5 else self.value(code, bits, depth - 1)
@@ -302,12 +302,8 @@ class Program:
 def nests(draw, *, tame=False, fixed=False):
     """Draw a lowered program of one or two functions.
 
-    Parameters
-    ----------
-    tame : bool, optional
-        No symbolic extents, indices that are loaded, or divisors that may be zero.
-    fixed : bool, optional
-        Constant extents of all loops; the rest as without `tame`.
+    All loops of a `fixed` one have constant extents. A `tame` one also has no symbolic extents,
+    indices that are loaded, or divisors that may be zero.
     """
     program = Program(draw, tame, fixed)
     for name in ["main", "other"][: draw(st.sampled_from([1, 1, 1, 2]))]:

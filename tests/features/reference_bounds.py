@@ -93,14 +93,7 @@ def congruent(coeff, base):
 class Reference:
     """The state of TVM's analyzer: what variables are bound to.
 
-    Parameters
-    ----------
-    dump : dict
-        ``Nest.dump()``.
-    exact : bool
-        Whether modular sets follow the ranges.
-    follows_025 : bool
-        Whether modular sets alone bound remainders.
+    Modular sets follow the ranges if it is `exact`; as in 0.25 they alone bound remainders.
     """
 
     def __init__(self, dump, exact=False, follows_025=False):

@@ -10,7 +10,7 @@ from math import log2
 
 import numpy as np
 import pytest
-from nests import Build
+from nests import Build, with_array
 
 from tunedb.errors import UsageError
 from tunedb.features._nest import BufferKind, Call, ForKind, Op, Tag
@@ -66,12 +66,8 @@ def _check(nest, flavour, expected, gpu=False):
     found = (per_store_tvm if flavour == "tvm" else per_store_ansor)(nest, gpu=gpu)
     assert found.shape == (len(expected), 164)
     for row, wanted in zip(found, expected, strict=True):
-        wrong = {
-            name: (have, want)
-            for name, have, want in zip(NAMES, row, wanted, strict=True)
-            if abs(have - want) > 1e-12
-        }
-        assert not wrong
+        columns = zip(NAMES, row, wanted, strict=True)
+        assert not [one for one in columns if abs(one[1] - one[2]) > 1e-12]
 
 
 # ---- an element-wise sum, vectorized
@@ -231,8 +227,7 @@ def test_rows_have_the_values_derived_by_hand(flavour):
 
 def test_tvm_flavour_ignores_threads_if_target_is_no_gpu():
     row = dict(zip(NAMES, per_store_tvm(shared_memory(), gpu=False)[0], strict=True))
-    assert row["is_gpu"] == 0
-    assert row["threadIdx_x_len"] == 1.0  # log2(1 + 1)
+    assert (row["is_gpu"], row["threadIdx_x_len"]) == (0, 1.0)  # log2(1 + 1)
 
 
 def _first(**loop):
@@ -259,8 +254,7 @@ class TestWhereAnsorDiffers:
             c[i] = a[i] * a[i]
         c[i] = 0.0
         (tvm,), (ansor,) = self._rows(build)
-        assert tvm["float_mul"] == log2(8 + 1)
-        assert ansor["float_mul"] == log2(16 + 1)
+        assert (tvm["float_mul"], ansor["float_mul"]) == (log2(8 + 1), log2(16 + 1))
         # To TVM the second store is the last one, and A comes before C; to Ansor the third one,
         # which accesses C alone, two stores of which came before.
         assert tvm["B1.reuse_ct"] == log2(1 + 1)
@@ -273,9 +267,8 @@ class TestWhereAnsorDiffers:
     def test_only_ansor_has_a_row_for_a_lone_initial_store(self):
         build, a, i = _first()
         a[i] = 0.0
-        tvm, ansor = self._rows(build)
-        assert tvm == []
-        assert ansor[0]["outer_prod"] == log2(8 + 1)
+        tvm, (ansor,) = self._rows(build)
+        assert (tvm, ansor["outer_prod"]) == ([], log2(8 + 1))
         assert per_store_tvm(build.nest, gpu=False).shape == (0, 164)
 
     def test_ansor_appends_rows_of_allocated_buffers_without_store(self):
@@ -285,10 +278,9 @@ class TestWhereAnsorDiffers:
         used = build.array("used", 8, kind=BufferKind.BUFFER_ALLOCATED)
         i = build.loop("i", 8)
         used[i] = spare[i, i] + 1.0
-        tvm, ansor = self._rows(build)
-        assert (len(tvm), len(ansor)) == (1, 2)
-        assert ansor[0]["outer_prod"] > 0
-        assert {name: value for name, value in ansor[1].items() if value} == {
+        (_,), (first, second) = self._rows(build)
+        assert first["outer_prod"] > 0
+        assert {name: value for name, value in second.items() if value} == {
             "alloc_size": log2(64 + 1),
             "alloc_prod": log2(16 + 1),
             "alloc_outer_prod": log2(1 + 1),
@@ -298,13 +290,11 @@ class TestWhereAnsorDiffers:
         ("code", "bits", "is_float"), [(4, 16, True), (10, 8, True), (0, 32, False), (2, 16, True)]
     )
     def test_ansor_counts_more_types_as_float_than_tvm(self, code, bits, is_float):
-        build = Build()
-        a = build.array("A", 8, code=code, bits=bits)
+        build, a = with_array(8, code=code, bits=bits)
         i = build.loop("i", 8)
         a[i] = a[i] * a[i]
         (tvm,), (ansor,) = self._rows(build)
-        assert (tvm["float_mul"] > 0) == (code == 2)
-        assert (ansor["float_mul"] > 0) == is_float
+        assert (tvm["float_mul"] > 0, ansor["float_mul"] > 0) == (code == 2, is_float)
 
     def test_ansor_counts_comparisons_by_operand_type_and_lanes(self):
         build, a, i = _first()
@@ -315,19 +305,16 @@ class TestWhereAnsorDiffers:
         assert (ansor["float_cmp"], ansor["int_cmp"]) == (log2(32 + 1), 0)
 
     def test_unique_bytes_of_store_without_loops_differ(self):
-        build = Build()
-        a = build.array("A")
+        build, a = with_array()
         a[()] = a[()] + a[()]
         (tvm,), (ansor,) = self._rows(build)
-        assert tvm["B0.unique_bytes"] == log2(1 + 1)
-        assert ansor["B0.unique_bytes"] == log2(4 + 1)
+        assert (tvm["B0.unique_bytes"], ansor["B0.unique_bytes"]) == (log2(1 + 1), log2(4 + 1))
         for row in (tvm, ansor):
             assert row["B0.lines"] == row["B0.unique_lines"] == log2(1 + 1)
             assert row["B0.stride"] == row["arith_intensity_curve_9"] == 0
 
     def test_ansor_multiplies_vthreads_and_takes_the_innermost_thread(self):
-        build = Build()
-        a = build.array("A", 8)
+        build, a = with_array(8)
         threads = ((Tag.VTHREAD, 2), (Tag.VTHREAD, 3), (Tag.THREAD_X, 4), (Tag.THREAD_X, 8))
         *_, i = (build.thread(tag, extent) for tag, extent in threads)
         a[i] = a[i] + a[i]
@@ -336,8 +323,7 @@ class TestWhereAnsorDiffers:
         assert (ansor["vthread_len"], ansor["threadIdx_x_len"]) == (log2(6 + 1), log2(8 + 1))
 
     def test_tvm_takes_remainder_of_fused_loop_for_0(self):
-        build = Build()
-        a = build.array("A", 4, 8)
+        build, a = with_array(4, 8)
         fused = build.loop("f", 32, kind=ForKind.PARALLEL)
         at = fused // 8, fused % 8
         a[at] = a[at] + a[at]
@@ -358,8 +344,7 @@ class TestWhereAnsorDiffers:
     )
     def test_ansor_names_position_of_loop_and_tvm_says_mixed(self, spatial, reduce, where):
         """One loop is unrolled; the first `spatial` ones are in the index."""
-        build = Build()
-        a = build.array("A", *[8] * spatial)
+        build, a = with_array(*[8] * spatial)
         kinds = [ForKind.SERIAL] * (spatial + reduce)
         kinds[2 if where == "kPosMiddleReduce" else 1] = ForKind.UNROLLED
         at = [build.loop(f"i{level}", 8, kind=kind) for level, kind in enumerate(kinds)][:spatial]
@@ -380,8 +365,8 @@ class TestSets:
         assert len(NAMES) == len(set(NAMES)) == 164
         assert NAMES[:2] == ("float_mad", "float_addsub")
         assert NAMES[16:20] == ("vec_num", "vec_prod", "vec_len", "vec_type.kPosNone")
-        assert (NAMES[49], NAMES[56], NAMES[57]) == ("is_gpu", "vthread_len", "B0.acc_type.kRead")
-        assert (NAMES[146], NAMES[147]) == ("B4.stride", "arith_intensity_curve_0")
+        assert (NAMES[49], *NAMES[56:58]) == ("is_gpu", "vthread_len", "B0.acc_type.kRead")
+        assert NAMES[146:148] == ("B4.stride", "arith_intensity_curve_0")
         assert NAMES[157:] == (
             *("alloc_size", "alloc_prod", "alloc_outer_prod", "alloc_inner_prod"),
             *("outer_prod", "num_loops", "auto_unroll_max_step"),

@@ -31,9 +31,7 @@ def test_unpack_restores_rows_bit_for_bit(rows):
     row = packed(rows)
     assert (row["program_id"], row["n_rows"], row["n_columns"]) == (7, *rows.shape)
     back = unpack(row["n_rows"], row["n_columns"], row["data"])
-    assert back.dtype == np.float32
-    assert back.shape == rows.shape
-    assert back.tobytes() == rows.tobytes()
+    assert (back.dtype, back.shape, back.tobytes()) == (np.float32, rows.shape, rows.tobytes())
 
 
 def test_pack_stores_little_endian_float32_by_rows():
@@ -98,7 +96,7 @@ def test_unpack_rejects_hostile_sizes_before_decompression(n_rows, n_columns, mo
 
 def test_unpack_rejects_damaged_frames_and_wrong_sizes():
     good = packed(np.ones((4, 4), np.float32))["data"]
-    for n_rows, n_columns in ((4, 5), (5, 4), (0, 0)):
+    for n_rows, n_columns in ((4, 5), (5, 4), (0, 0), (3, 4)):
         with pytest.raises((StorageError, LimitError)):
             unpack(n_rows, n_columns, good)
     for data in (b"", b"junk", good[:-1], good[: len(good) // 2], good + b"x" * 3):
@@ -107,8 +105,6 @@ def test_unpack_rejects_damaged_frames_and_wrong_sizes():
         except StorageError:
             continue
         assert rows.tolist() == [[1.0] * 4] * 4  # bytes behind the frame
-    with pytest.raises((StorageError, LimitError)):
-        unpack(3, 4, good)
 
 
 def test_unpack_rejects_decompression_bomb():

@@ -9,7 +9,7 @@ import pytest
 import reference_itervar as reference
 from hypothesis import given
 from hypothesis import strategies as st
-from nests import Build
+from nests import Build, with_array
 
 from tunedb.errors import LimitError, UsageError
 from tunedb.features._nest import BufferKind, ForKind, NestBuilder, Op, Tag
@@ -63,9 +63,6 @@ def touches(rows):
     return {row[0][1]: {pair[0]: pair[1:] for pair in row[3:]} for row in rows}
 
 
-# ---- what is worked out by hand ------------------------------------------------------------------
-
-
 def test_rows_of_gemm_equal_table_of_autotvm_document():
     """The table of AutoTVM's document, its labels [y] and [x] put right."""
     assert get_itervar_feature(gemm()) == [
@@ -108,8 +105,7 @@ def test_rows_of_gpu_gemv_equal_those_worked_out_by_hand():
         ("_attr_", 32, 2, 128, 2048, *one_hot("THREAD_X")),
         ("_attr_", 64, 3, 8192, 64, *SERIAL),
     ]
-    assert [row[2] for row in rows] == [("_arith_", 0, 0, 0), ("_arith_", 0, 0, 0),
-                                        ("_arith_", 1, 1, 0)]  # fmt: skip
+    assert [row[2] for row in rows] == [("_arith_", n, n, 0) for n in (0, 0, 1)]
     assert touches(rows) == {
         "blockIdx.x": {
             "A_0": (32, -1, 8192, 1, 4, 1),
@@ -139,8 +135,7 @@ def test_rows_of_gpu_gemv_equal_those_worked_out_by_hand():
 
 
 def test_flat_features_are_signed_logarithms_by_default():
-    build = Build()
-    a = build.array("A", 7)
+    build, a = with_array(7)
     i = build.loop("i", 7, kind=ForKind.PARALLEL)
     a[i] = build.op(Op.OP_DIV, a[i], 0.5)
     nest = build.done()
@@ -161,10 +156,9 @@ def test_flat_names_match_flat_values():
     assert names[14:18] == [
         *("f14.x._attr_.ann_10", "f15.x._arith_.add", "f16.x._arith_.mul", "f17.x._arith_.div")
     ]
-    assert by_name["f1.x._attr_.nest_level"] == 1
-    assert by_name["f3.x._attr_.bottomup"] == 2097152
-    assert (by_name["f18.x.A_0.stride"], by_name["f19.x.A_0.mod"]) == (128, -1)
-    assert by_name["f137.k.C_2.T_reuse"] == 0
+    expected = {"f1.x._attr_.nest_level": 1, "f3.x._attr_.bottomup": 2097152}
+    expected |= {"f18.x.A_0.stride": 128, "f19.x.A_0.mod": -1, "f137.k.C_2.T_reuse": 0}
+    assert expected.items() <= by_name.items()
 
 
 def test_curve_samples_of_gemm_equal_autotvm_document():
@@ -189,9 +183,6 @@ def test_curves_take_one_access_for_each_buffer_of_the_deepest_axes():
     assert get_buffer_curve_sample_flatten(thread_gemv()).shape == (3 * 8 * 30,)
 
 
-# ---- axes ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("loop", "slot"),
     [
@@ -209,23 +200,20 @@ def test_annotation_is_one_hot_by_kind_of_loop(loop, slot):
 
 
 def test_symbolic_extent_counts_as_minus_one():
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     build.loop("outer", 8)
     i = build.loop("i", (build.free_var("n"),))
     a[i] = 1.0
     outer, inner = get_itervar_feature(build.done())
     assert inner[1][1:5] == (-1, 2, -8, -1)
-    assert inner[3] == ("A_0", 1, -1, -1, 1, 0, 0)
-    assert outer[3] == ("A_0", 0, -1, -1, 8, 0, 0)
+    assert (inner[3], outer[3]) == (("A_0", 1, -1, -1, 1, 0, 0), ("A_0", 0, -1, -1, 8, 0, 0))
     assert outer[1][4] == -1  # bottomup is never below -1
     # Points below 1 count as 1, so that no value is infinite.
     assert np.isfinite(get_buffer_curve_sample_flatten(build.nest, 4)).all()
 
 
 def test_extent_0_keeps_later_products_at_0():
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     for extent in (0, 4):
         i = build.loop("i", extent)
         a[i] = 1.0
@@ -236,8 +224,7 @@ def test_extent_0_keeps_later_products_at_0():
 
 
 def test_reuse_of_0_causes_no_division_by_0():
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     build.thread(Tag.BLOCK_X, 4)
     build.thread(Tag.THREAD_X, 0)
     a[0] = 1.0
@@ -245,19 +232,16 @@ def test_reuse_of_0_causes_no_division_by_0():
 
 
 def test_products_wrap_at_64_bits():
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     outer, *_ = (build.loop(f"i{n}", 2**31, bits=64) for n in range(3))
     a[outer] = 1.0
     rows = get_itervar_feature(build.done())
     assert [row[1][3] for row in rows] == [2**31, 2**62, 0]  # 2^93
-    assert rows[0][3] == ("A_0", 1, -1, 2**31, 2**62, 0, 0)
-    assert rows[0][1][4] == 0
+    assert (rows[0][1][4], rows[0][3]) == (0, ("A_0", 1, -1, 2**31, 2**62, 0, 0))
 
 
 def test_the_same_virtual_thread_is_one_axis():
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     vthread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.VTHREAD}
     first = build.open("loop", "vthread", 2, **vthread)
     v = build.var(first)
@@ -290,8 +274,7 @@ def test_the_same_virtual_thread_is_one_axis():
     ],
 )
 def test_a_thread_bound_again_is_another_axis(is_inside, expected):
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
     tx = build.open("loop", "threadIdx.x", 4, **thread)
     a[build.var(tx)] = 1.0
@@ -311,9 +294,6 @@ def test_unknown_thread_is_rejected():
         get_itervar_feature(build.done())
 
 
-# ---- accesses ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("index", "strides"),
     [
@@ -330,8 +310,7 @@ def test_unknown_thread_is_rejected():
     ],
 )
 def test_strides_are_found_as_in_autotvm(index, strides):
-    build = Build()
-    a = build.array("A", 4096)
+    build, a = with_array(4096)
     a[index(build, build.loop("i", 4), build.loop("j", 4))] = 1.0
     assert [row[3][1] for row in get_itervar_feature(build.done())] == strides
 
@@ -363,8 +342,7 @@ def test_accesses_are_sorted_as_text_and_counted_by_name():
 
 def test_float_operations_and_accesses_are_counted_at_each_visit():
     """Those of conditions and calls, too."""
-    build = Build()
-    a = build.array("A", 64)
+    build, a = with_array(64)
     i = build.loop("i", 4)
     x = a[i]
     half = build.op(Op.OP_MUL, x, x, bits=16)
@@ -380,14 +358,13 @@ def test_float_operations_and_accesses_are_counted_at_each_visit():
 
 @pytest.mark.parametrize("loops", [0, 1])
 def test_loops_without_store_have_no_accesses(loops):
-    build = NestBuilder()
+    build = Build()
     for _ in range(loops):
-        build.open_loop("i", 4)
-        build.close_loop()
+        build.loop("i", 4)
+        build.close()
     rows = get_itervar_feature(build.nest)
-    assert [row[1:] for row in rows] == [
-        (("_attr_", 4, 1, 4, -1, *SERIAL), ("_arith_", 0, 0, 0))
-    ] * loops
+    empty = (("_attr_", 4, 1, 4, -1, *SERIAL), ("_arith_", 0, 0, 0))
+    assert [row[1:] for row in rows] == [empty] * loops
     assert get_flatten_name(rows)[-1:] == ["f17.i._arith_.div"] * loops
     assert get_buffer_curve_sample_flatten(build.nest).shape == (0,)
     assert ITERVAR.nest_rows(build.nest, gpu=False).shape == (1, 18 * loops)
@@ -403,20 +380,15 @@ def test_buffers_with_several_indices_are_rejected():
 
 
 def test_scalar_buffer_has_stride_0():
-    build = Build()
-    a = build.array("A")
+    build, a = with_array()
     build.loop("i", 4)
     a[()] = a[()]
     touched = get_itervar_feature(build.done())[0][3:]
     assert [pair[:3] for pair in touched] == [("A_0", 0, -1), ("A_1", 0, -1)]
 
 
-# ---- bounds --------------------------------------------------------------------------------------
-
-
 def test_expression_with_too_many_accesses_is_rejected():
-    build = Build()
-    a = build.array("A", 4)
+    build, a = with_array(4)
     i = build.loop("i", 4)
     value = a[i]
     for _ in range(80):
@@ -440,17 +412,13 @@ def test_deep_expressions_do_not_overflow_the_stack():
 
 
 def test_too_many_accesses_in_too_many_loops_are_rejected():
-    build = Build()
-    a = build.array("A", 4)
+    build, a = with_array(4)
     for n in range(2_500):
         build.loop(f"i{n}", 1)
     for _ in range(1_000):
         a[0] = 1.0
     with pytest.raises(LimitError):
         get_itervar_feature(build.done())
-
-
-# ---- the feature set -----------------------------------------------------------------------------
 
 
 def test_itervar_set_returns_one_row_of_logarithms():
@@ -463,16 +431,12 @@ def test_itervar_set_returns_one_row_of_logarithms():
     assert rows[0, 0] == pytest.approx(math.log2(129))
 
 
-# ---- against the reference -----------------------------------------------------------------------
-
 EXTENTS = st.sampled_from([0, 1, 2, 3, 4, 7, 64, 2**31, -5])
+TAGS = (Tag.BLOCK_X, Tag.BLOCK_Z, Tag.THREAD_X, Tag.THREAD_Y, Tag.VTHREAD)
 LOOPS = st.sampled_from(
-    [({}, 4)]
-    + [({"kind": kind}, 1) for kind in (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.UNROLLED)]
-    + [
-        ({"kind": ForKind.THREAD_BINDING, "tag": tag}, 2)
-        for tag in (Tag.BLOCK_X, Tag.BLOCK_Z, Tag.THREAD_X, Tag.THREAD_Y, Tag.VTHREAD)
-    ]
+    [{}]
+    + [{"kind": kind} for kind in (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.UNROLLED)]
+    + [{"kind": ForKind.THREAD_BINDING, "tag": tag} for tag in TAGS]
 )
 ARITHMETIC = st.sampled_from(
     [Op.OP_ADD, Op.OP_SUB, Op.OP_MUL, Op.OP_DIV, Op.OP_MOD, Op.OP_MAX, Op.OP_FLOORDIV]
@@ -528,7 +492,7 @@ def nests(draw):
         return build.node(draw(ARITHMETIC), [one, other], code=code)
 
     def loop(depth):
-        options, _ = draw(LOOPS)
+        options = draw(LOOPS)
         extent = draw(EXTENTS) if draw(st.integers(0, 5)) else (index(1),)
         again = draw(st.sampled_from(opened)) if opened and not draw(st.integers(0, 3)) else -1
         number = build.open_loop(f"i{len(opened)}", extent, again=again, **options)
@@ -559,8 +523,7 @@ def test_features_equal_the_reference(nest):
     assert rows == reference.features(program)
     for take_log in (False, True):
         wanted = flatten_itervar_feature(reference.features(program, take_log))
-        np.testing.assert_allclose(
-            get_itervar_feature_flatten(nest, take_log), wanted, rtol=1e-12, atol=0
-        )
+        found = get_itervar_feature_flatten(nest, take_log)
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=0)
     assert len(get_flatten_name(rows)) == len(flatten_itervar_feature(rows))
     assert np.isfinite(get_buffer_curve_sample_flatten(nest, 3)).all()

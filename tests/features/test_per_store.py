@@ -9,7 +9,7 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from nests import Build, nests
+from nests import Build, nests, with_array
 from reference_bounds import Refused
 from reference_per_store import per_store as reference
 
@@ -99,15 +99,13 @@ class TestOddPrograms:
                 per_store(nest, flavour=flavour, gpu=False)
 
     def test_per_store_rejects_wrong_number_of_indices(self):
-        build = Build()
-        a = build.array("A", 8, 8)
+        build, a = with_array(8, 8)
         a[0] = a[0, 0]
         with pytest.raises(FormatError, match="number of indices"):
             per_store(build.nest, flavour="tvm", gpu=False)
 
     def test_only_tvm_flavour_rejects_unknown_threads(self):
-        build = Build()
-        a = build.array("A", 8)
+        build, a = with_array(8)
         i = build.thread(Tag.TAG_OTHER, 8)
         a[i] = a[i]
         nest = build.done()
@@ -117,8 +115,7 @@ class TestOddPrograms:
 
     def test_shared_nodes_are_counted_without_expanding_them(self):
         """Forty doublings: 2**40 leaves as a tree."""
-        build = Build()
-        a = build.array("A", 8)
+        build, a = with_array(8)
         value = a[0]
         for _ in range(40):
             value += value
@@ -127,8 +124,7 @@ class TestOddPrograms:
         assert row[1] == pytest.approx(40.0)  # 2**40 - 1 additions
 
     def test_products_wrap_at_64_bits_as_in_the_reference(self):
-        build = Build(function=True)
-        a = build.array("A", 8)
+        build, a = with_array(8, function=True)
         for level in range(2):
             i = build.loop(f"i{level}", 2**32 - 1, bits=64)
         a[i] = a[i] + a[i]
@@ -136,8 +132,7 @@ class TestOddPrograms:
 
     def test_nest_of_70_loops_equals_the_reference(self):
         """From the 64th on, loops share a bit in the sets of loops that the kernel keeps."""
-        build = Build(function=True)
-        a = build.array("A", 8, 8, 8)
+        build, a = with_array(8, 8, 8, function=True)
         loops = [build.loop(f"i{level}", 2) for level in range(70)]
         at = [loops[2] + loops[64], loops[66], loops[68]]
         a[at] = a[at] + a[at]

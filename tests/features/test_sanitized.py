@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from memory import resident_bytes
-from nests import Build
+from nests import with_array
 
 from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
 from tunedb.features.base import NestFeatures, feature_sets
@@ -196,8 +196,7 @@ def test_nest_builder_does_not_leak_over_a_million_nests():
 
 def rejected_program():
     """Return a program with several indices and a division by zero."""
-    build = Build()
-    a = build.array("A", 4, 4)
+    build, a = with_array(4, 4)
     i = build.loop("i", 4)
     a[i // 0, i] = a[i // 0, i] + 1.0
     return build.done()

@@ -8,7 +8,7 @@ from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import Interpreter
-from nests import Build
+from nests import Build, with_array
 
 from tunedb.features._nest import BufferKind, ForKind, IterKind, Op, Tag
 from tunedb.features._scheduled import Scheduler
@@ -33,10 +33,16 @@ def expression(dump, number):
     return f"({left} {signs[node['op']]} {right})"
 
 
+def statement(dump, stmt):
+    """Return a store as text."""
+    index = ", ".join(expression(dump, one) for one in stmt["indices"])
+    name = dump["buffers"][stmt["buffer"]]["name"]
+    return f"{name}[{index}] = {expression(dump, stmt['value'])}"
+
+
 def one_index(extents, make):
     """Return the text of an index over loops of given extents, as it is rewritten."""
-    build = Build(function=True)
-    a = build.array("A", 1 << 20)
+    build, a = with_array(1 << 20, function=True)
     loops = [build.loop("ijkl"[i], n, kind=ForKind.PARALLEL) for i, n in enumerate(extents)]
     index = make(build, *loops)
     a[index] = a[index]
@@ -73,8 +79,7 @@ def test_rewrite_simplifies_indices(extents, make, text):
 
 def test_predicate_bounds_the_shape_of_a_compacted_buffer():
     """Of 4 * 3 iterations those below 10 write; a quotient by 5 is then 0 or 1."""
-    build = Build(function=True)
-    a = build.array("A", 64)
+    build, a = with_array(64, function=True)
     build.open("block", "root")
     cache = build.array("cache", 64, kind=ALLOCATED)
     outer = build.loop("o", 2)
@@ -120,8 +125,7 @@ def test_rewrite_compacts_buffers_by_their_scope(scope, tag, shape, index, alloc
 
 
 def test_rewrite_removes_unit_loops_and_merges_threads():
-    build = Build(function=True)
-    a = build.array("A", 64)
+    build, a = with_array(64, function=True)
     build.loop("b", 2, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
     build.loop("one", 1)
     for name in ("first", "second"):
@@ -165,18 +169,12 @@ def test_reduction_over_threads_becomes_in_and_cross_thread_stores(serial, predi
     b[i] += a[i, reduced]
     nest = build.done()
     dump = Scheduler().rewrite(nest).dump()
-    found = []
-    for stmt in dump["stmts"]:
-        index = ", ".join(expression(dump, one) for one in stmt["indices"])
-        name = dump["buffers"][stmt["buffer"]]["name"]
-        found.append(f"{name}[{index}] = {expression(dump, stmt['value'])}")
-    assert found == stores
+    assert [statement(dump, stmt) for stmt in dump["stmts"]] == stores
     assert len(scheduled_rows(nest, gpu=True)) == len(stores)
 
 
 def test_access_of_matched_buffer_becomes_access_of_its_source():
-    build = Build(function=True)
-    a = build.array("A", 4, 32)
+    build, a = with_array(4, 32, function=True)
     i = build.loop("i", 4)
     window = build.array("W", 8, kind=ALLOCATED)
     build.match(window, a, build.constants([i, 1, 16, 8]))
@@ -184,22 +182,18 @@ def test_access_of_matched_buffer_becomes_access_of_its_source():
     window[j] = window[j]
     dump = Scheduler().rewrite(build.done()).dump()
     (stmt,) = dump["stmts"]
-    assert dump["buffers"][stmt["buffer"]]["name"] == "A"
-    assert [expression(dump, one) for one in stmt["indices"]] == ["i", "(j + 16)"]
-    assert expression(dump, stmt["value"]) == "A[i, (j + 16)]"
+    assert statement(dump, stmt) == "A[i, (j + 16)] = A[i, (j + 16)]"
 
 
 def test_loops_without_iterations_have_no_rows():
-    build = Build(function=True)
-    a = build.array("A", 8)
+    build, a = with_array(8, function=True)
     i = build.loop("i", 0)
     a[i] = a[i]
     assert scheduled_rows(build.done(), gpu=False).shape == (0, 164)
 
 
 def test_sums_of_many_terms_are_counted_completely():
-    build = Build(function=True)
-    a = build.array("A", 100, code=0)
+    build, a = with_array(100, code=0, function=True)
     i = build.loop("i", 4)
     a[i] = sum((a[i + k] for k in range(1, 40)), start=a[i])
     rows = scheduled_rows(build.done(), gpu=False)

@@ -9,7 +9,6 @@ import pytest
 from by_hand import DIALECTS, contraction
 
 from tunedb.errors import FormatError
-from tunedb.features.base import Needs, StepFeatures
 from tunedb.features.steps import STEPS, Steps
 from tunedb.features.steps.columns import COLUMNS
 from tunedb.programs.ansor import split_steps
@@ -72,12 +71,6 @@ def levels(axis, *lengths):
     return {f"{axis}.level{number}": length for number, length in enumerate(lengths)}
 
 
-def test_steps_is_a_feature_set():
-    assert isinstance(STEPS, StepFeatures)
-    assert (STEPS.name, STEPS.needs) == ("steps", Needs.STEPS)
-    assert len(set(STEPS.columns)) == len(STEPS.columns)
-
-
 # ---- MetaSchedule -------------------------------------------------------------------------------
 
 
@@ -135,9 +128,8 @@ def cpu_trace(tiles=((2, 1, 8, 8), (4, 4, 2, 4), (8, 16)), unroll=1, parallel=4)
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_cpu_trace_has_columns_computed_by_hand(dialect):
-    found = row(matmul(dialect=dialect), LLVM, cpu_trace())
     check(
-        found,
+        row(matmul(dialect=dialect), LLVM, cpu_trace()),
         {
             **group("tool", metaschedule=1, ansor=0),
             **group("family", matmul=1),
@@ -247,9 +239,8 @@ def cuda_trace():
 
 
 def test_cuda_trace_has_columns_computed_by_hand():
-    found = cuda_row()
     check(
-        found,
+        cuda_row(),
         {
             **group("device", gpu=1, warp=32),
             **group("cache", local=1, shared=2),
@@ -264,12 +255,10 @@ def test_cuda_trace_has_columns_computed_by_hand():
             "bound.vthread_count": 1,
         },
         logs={
-            "bound.blockIdx.x": 1 * 32,
-            "bound.threadIdx.x": 16 * 2,
+            **group("bound", **{"blockIdx.x": 1 * 32, "threadIdx.x": 16 * 2}),
             **group("bound", vthread=32 * 1, parallel=0),
             **group("grid", blocks=32, threads=32, work_per_thread=1024**3 / 1024),
-            "grid.output_per_thread": 1024**2 / 1024,
-            "grid.flops_per_thread": 2 * 1024**3 / 1024,
+            **group("grid", output_per_thread=1024**2 / 1024, flops_per_thread=2 * 1024**3 / 1024),
             "unroll.steps": 1024,
             # What a block needs in one step of the first loop of the reduction: 1024 of i, 32 of
             # j and 2 of k. Each of the 32 blocks makes 512 such steps.
@@ -306,13 +295,11 @@ def test_a_software_pipeline_keeps_a_buffer_for_each_stage():
         )
         expected = {
             # Three loops became one; the fetches stay inside it.
-            **group("fetch", count=2, depth=2),
-            "fetch.bytes_ratio": buffers * 2112 * 4 / 49152,
+            **group("fetch", count=2, depth=2, bytes_ratio=buffers * 2112 * 4 / 49152),
             "pipeline.buffers": max(stages[-1] - stage + 1 for stage in stages[:-1]),
             "write.depth": 2,
         }
-        logs = {"fetch.elements": 2112, "pipeline.extent": 32 * 32 * 512}
-        check(found, expected, logs=logs)
+        check(found, expected, logs={"fetch.elements": 2112, "pipeline.extent": 32 * 32 * 512})
 
 
 def test_pipeline_of_other_statements_has_unknown_buffers():
@@ -321,9 +308,9 @@ def test_pipeline_of_other_statements_has_unknown_buffers():
     def annotated(loop, stages):
         return cuda_row(["Annotate", [loop, stages], ["software_pipeline_stage"], []])
 
+    expected = {**group("pipeline", extent=0, buffers=0), "fetch.bytes_ratio": 2112 * 4 / 49152}
     cases = [(FETCHES, stages) for stages in ([0, 2], [0, 0, 0, 2], [])]
     for loop, stages in [*cases, ("l52", [0, 0, 2]), ("l52", [0])]:
-        expected = {**group("pipeline", extent=0, buffers=0), "fetch.bytes_ratio": 2112 * 4 / 49152}
         check(annotated(loop, stages), expected)
     with pytest.raises(FormatError, match="cannot read a sketch"):
         annotated(FETCHES, 2)
@@ -363,15 +350,12 @@ def test_literal_factors_of_splits_are_lengths():
         ["Bind", ["l5"], ["blockIdx.x"], []],
         ["Bind", ["l6"], ["threadIdx.x"], []],
     ]
-    found = row(matmul(), CUDA, split_trace(instructions, []))
     check(
-        found,
+        row(matmul(), CUDA, split_trace(instructions, [])),
         {"axes.spatial": 1, "grid.warps": 4, "grid.warp_waste": 28 / 100},
         logs={
-            "grid.blocks": 164,  # 16384 / 100, rounded up
-            "grid.threads": 100,
-            "spatial0.extent": 128 * 128,
-            "spatial0.level0": 100,
+            **group("grid", blocks=164, threads=100),  # 16384 / 100, rounded up
+            **group("spatial0", extent=128 * 128, level0=100),
             "reduction0.extent": 128,
         },
     )
@@ -397,13 +381,11 @@ CONV_STEPS = orjson.loads(
 
 def test_ansor_record_has_columns_computed_by_hand():
     """The first record of a public log (nnfusion, V100): a 1x1 convolution with four axes."""
-    found = ansor_row(CONV_STEPS)
     blocks, threads = 16 * 1 * 1 * 7, 8 * 1 * 7 * 1
     check(
-        found,
+        ansor_row(CONV_STEPS),
         {
-            "tool.ansor": 1,
-            "family.conv": 1,
+            **{"tool.ansor": 1, "family.conv": 1},
             **group("steps", total=len(CONV_STEPS), split=9 + 4 + 2, fuse=5, cache_read=2),
             **group("cache", shared=2, local=1),
             **group("axes", spatial=4, reduction=3),
@@ -417,13 +399,9 @@ def test_ansor_record_has_columns_computed_by_hand():
         logs={
             "task.flops": 2 * 128 * 168 * 21 * 21 * 1008,
             **group("spatial0", extent=21, level0=3, level4=7),
-            "spatial1.level1": 3,
-            "spatial2.level1": 84,
-            "spatial3.level4": 16,
+            **{"spatial1.level1": 3, "spatial2.level1": 84, "spatial3.level4": 16},
             **group("reduction2", extent=1008, level0=6, level2=168),
-            "bound.blockIdx.x": blocks,
-            "bound.vthread": 2,
-            "bound.threadIdx.x": threads,
+            **group("bound", **{"blockIdx.x": blocks, "vthread": 2, "threadIdx.x": threads}),
             **group("grid", blocks=blocks, threads=threads),
             "grid.work_per_thread": 128 * 168 * 21 * 21 * 1008 / (blocks * threads),
             # A step of the reduction takes 6 channels: 8 images of 21 rows and 3 columns, and 168
@@ -485,12 +463,10 @@ def test_autotvm_record_has_columns_computed_by_hand():
         ["free", "ot", 7],
     ]
     trace = split_knobs(entity, {"index": 5, "code_hash": None})
-    found = row(Workload(WorkloadFormat.AUTOTVM, task), CUDA, trace)
     check(
-        found,
+        row(Workload(WorkloadFormat.AUTOTVM, task), CUDA, trace),
         {
-            "tool.autotvm": 1,
-            "family.matmul": 1,
+            **{"tool.autotvm": 1, "family.matmul": 1},
             **group("steps", tile=3, knob=3, annotate=1),
             "knob.annotations": 1 + 2,
             "unroll.explicit": 1,
@@ -503,9 +479,7 @@ def test_autotvm_record_has_columns_computed_by_hand():
             **group("spatial1", extent=65536, level3=16),
             **group("spatial0", extent=512, level3=2),
             **group("reduction0", extent=1024, level2=16),
-            "bound.blockIdx.x": 16 * 2,
-            "bound.vthread": 2 * 2,
-            "bound.threadIdx.x": 1 * 2,
+            **group("bound", **{"blockIdx.x": 16 * 2, "vthread": 2 * 2, "threadIdx.x": 1 * 2}),
             **group("grid", blocks=32, threads=2),
             "tile.inner_work": 2048 * 64 * 2,
             **group("nest0", output=2048 * 64, input=2048 + 64),
@@ -527,9 +501,6 @@ def test_knobs_of_unknown_task_give_lengths_without_bindings():
             **group("spatial1", extent=0, level1=0, level0=8),
         },
     )
-
-
-# ---- bad input ----------------------------------------------------------------------------------
 
 
 def test_damaged_programs_do_not_affect_other_programs():
@@ -597,9 +568,6 @@ def test_hostile_sketches_are_rejected():
     ):
         with pytest.raises(FormatError):
             ansor_row([step])
-
-
-# ---- what is remembered -------------------------------------------------------------------------
 
 
 def test_rows_depend_on_content_and_not_on_ids():

@@ -1,5 +1,3 @@
-"""Fixtures for the tests of log formats."""
-
 import pytest
 
 from tunedb.storage.store import Store

@@ -1,11 +1,8 @@
-"""Logs of auto_scheduler: lines written by hand, generated lines and damaged lines."""
-
 from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
-from broken_lines import read_mutations
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -234,11 +231,6 @@ def test_lines_of_another_shape_are_refused(fields):
     refuse({**make(), **fields}, "a line is {i:")
 
 
-def test_reader_rejects_invalid_steps():
-    refuse(make(steps=[["CI", 1], ["XX", 1]]), "step 1 has the unknown code 'XX'")
-    refuse(make(steps={"CI": 1}), "the steps are not a list")
-
-
 def test_reader_stores_unknown_keys_in_extra():
     more = {"py_code": "s[C].split()", "w": [1, {"a": None}]}
     measurement = assert_round_trip({**make(), **more})
@@ -406,17 +398,3 @@ def test_generated_lines_survive_round_trip(value):
     measurement = assert_round_trip(read)
     failed = value["r"][1] != 0 or (value["r"][0] and set(value["r"][0]) == {1e10})
     assert (measurement.status is Status.FAILED) is bool(failed)
-
-
-def test_mutated_lines_are_read_or_refused():
-    values = [
-        make(),
-        make([KEY, TARGET, HARDWARE, "llvm"], result=([1e10], 4, 0, 5)),
-        make(
-            [KEY, TARGET, HARDWARE, "", 1, ["W"]],
-            [["CHR", 2, "shared", [3]], ["RF", 1, 2, 3]],
-            ([0], 0, 0, 7),
-        ),
-    ]
-    outcomes = read_mutations(FORMAT, values)
-    assert min(outcomes["read"], outcomes["refused"]) > 300

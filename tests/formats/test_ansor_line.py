@@ -8,7 +8,6 @@ from itertools import islice
 
 import orjson
 import pytest
-from broken_lines import mutated
 from builders import leb128
 from effort import examples, long
 from hypothesis import given
@@ -239,6 +238,28 @@ def test_parse_text_reads_only_lines_with_known_task_and_steps():
     unknown = [text(result=result) for result in (*results, ([0.5], 9, 1.5, 1637575039))]
     unknown += [text(version="v0.5"), text(task=[*TASK[:4], 1, []]), text(STEPS[:-1])]
     assert [reader.parse_text(line) for line in unknown] == [None] * 7
+
+
+BYTES = b'0123456789-.eE[]{},:"$\\ SPR\x01\xff'
+PIECES = (b"0", b"1", b"2", b"-", b"[", b"null", b"9" * 20, b"1e9")
+
+
+def mutated(rng, line):
+    """Return a line with some bytes changed, removed, doubled or inserted."""
+    data = bytearray(line)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        at = rng.randrange(len(data))
+        kind = rng.randrange(4)
+        if kind == 0:
+            data[at] = rng.choice(BYTES)
+        elif kind == 1 and len(data) > 10:
+            del data[at : at + rng.choice((1, 1, 8))]
+        elif kind == 2:
+            other = rng.randrange(len(data))
+            data[at:at] = data[other : other + rng.choice((1, 3, 12))]
+        else:
+            data[at:at] = rng.choice(PIECES)
+    return bytes(data)
 
 
 @pytest.mark.examples

@@ -1,5 +1,3 @@
-"""Writing records back as the logs that they came from."""
-
 import io
 import json
 from dataclasses import replace
@@ -22,16 +20,12 @@ from tunedb.records import Measurement, Source, Trace, Trust
 from tunedb.storage.store import Store
 
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
-
-
 ANSOR = [
     ansor(tile=1),
     ansor(tile=1, target="cuda"),
     *(ansor(tile=tile, target="cuda", key='["f", 1]') for tile in (1, 2)),
     *(ansor(tile=tile) for tile in range(2, 6)),
 ]
-
-
 AUTOTVM = [autotvm(tile=1), autotvm(tile=2)]
 
 
@@ -97,9 +91,7 @@ def test_export_writes_the_lines_that_were_imported(name, store, tmp_path):
     lines = [line for line in data if line.strip() and not line.startswith(b"#")] + ODD[name]
     written, report = written_lines(store, name)
     assert canonicals(written) == canonicals(lines)
-    assert report.left_out == {}
-    assert report.workloads == store.counts().workloads
-
+    assert (report.left_out, report.workloads) == ({}, store.counts().workloads)
     # The other database gets the same records, occurrences and failures included.
     (tmp_path / "again").write_bytes(b"".join(written))
     with Store(":memory:") as other:

@@ -64,11 +64,9 @@ def test_report_counts_records_by_format_and_target(store, tmp_path):
     }
     assert report.total == Tally(read=7, new=7, failed=2, unmeasured=1)
     assert (report.workloads, report.skipped, report.quarantined) == (1, 2, 1)
-    assert report.refused is None
-    assert report.file == str(path)
+    assert (report.refused, report.file) == (None, str(path))
     counts = store.counts()
     assert (counts.measurements, counts.failed, counts.quarantined) == (7, 2, 1)
-
     grown = write(tmp_path / "log", path.read_bytes().rstrip(), ansor(3.0, tile=1))
     report = bring(store, grown)
     assert report.groups[("ansor", "llvm")] == Tally(read=4, new=1, known=3, failed=1, unmeasured=1)
@@ -321,12 +319,10 @@ def test_foreign_records_are_stored_but_not_served(store, tmp_path):
     assert store.records.count() == 3
     assert served(store) == []
     assert {r.source.trust for r in store.records.iterate()} == {Trust.FOREIGN}
-
     report = bring(store, write(tmp_path / "own", ansor(0.25, tile=2)), source="own")
     assert report.total == Tally(read=1, known=1)
     assert served(store) == [digests(store)[1]]
     assert [r.source.name for r in store.records.iterate()] == ["a friend", "own", "a friend"]
-
     # A second import from the friend does not change that.
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
     assert served(store) == [digests(store)[1]]

@@ -45,8 +45,7 @@ def test_read_lines_truncates_and_marks_only_lines_over_the_limit(short, length)
 
 
 @pytest.mark.parametrize(
-    ("data", "positions"),
-    [(b"one\ntwo\nthree\n", [4, 8, 14]), (b"x" * 40 + b"\nb\n", [41, 43])],
+    ("data", "positions"), [(b"one\ntwo\nthree\n", [4, 8, 14]), (b"x" * 40 + b"\nb\n", [41, 43])]
 )
 def test_read_lines_returns_position_after_each_line(short, data, positions):
     stream = io.BytesIO(data)

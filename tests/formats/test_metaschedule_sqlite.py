@@ -2,13 +2,10 @@
 
 import json
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 
 import pytest
 import workdirs
-from effort import examples
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -224,17 +221,3 @@ def test_reader_rejects_standard_input_and_damaged_files(tmp_path):
     path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5_000)
     with pytest.raises(FormatError, match="SQLite cannot read it"):
         read(path)
-
-
-@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))
-def test_reader_reads_quarantines_or_rejects_files_with_changed_bytes(tmp_path_factory, changes):
-    """Whatever the bytes, rows are read or quarantined, or the file is refused."""
-    path = tmp_path_factory.mktemp("log") / "log.sqlite"
-    data = bytearray(make(path, workloads=[MODULE] * 3, records=[GOOD] * 3).read_bytes())
-    for place, value in changes:
-        place %= len(data) - len(value)
-        data[place : place + len(value)] = value
-    path.write_bytes(data)
-    with suppress(FormatError):
-        assert all(isinstance(item, Workload | Measurement | Quarantined) for item in read(path))

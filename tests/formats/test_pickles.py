@@ -25,14 +25,10 @@ TASK = ["conv2d", [["TENSOR", [1, 3, 224, 224], "float32"], [1, 1]], {}]
 RESULT = ((0.001, 0.002), 0, 1.5, 1546300800.0)
 
 
-def encoded(value, protocol):
-    """Return a field of AutoTVM's pickle protocol (TVM: python/tvm/autotvm/record.py)."""
-    return base64.b64encode(pickle.dumps(value, protocol)).decode()
-
-
 def line(protocol, *versions):
-    fields = [encoded(value, protocol) for value in (TASK, ENTITY, RESULT)]
-    return "\t".join(["cuda -model=1080ti", *fields, *versions]).encode()
+    """Return a line of AutoTVM's pickle protocol (TVM: python/tvm/autotvm/record.py)."""
+    fields = [base64.b64encode(pickle.dumps(part, protocol)) for part in (TASK, ENTITY, RESULT)]
+    return b"\t".join([b"cuda -model=1080ti", *fields, *map(str.encode, versions)])
 
 
 class TestFiles:

@@ -21,10 +21,8 @@ from tunedb.records import Measurement, Quarantined, Workload, WorkloadFormat
 ARGS = [["TENSOR", [64, 64], "float32"], None]
 CONFIG = {"i": 1, "t": "d", "c": None, "e": [["tile_x", "sp", [-1, 8]], ["unroll", "ot", 0]]}
 V1 = json.dumps(
-    {
-        "i": ["llvm", "dense", ARGS, {}, ["dense", 64], CONFIG],
-        **{"r": [[0.001], 0, 1.0, 1500000000.5], "v": 0.1},
-    }
+    {"i": ["llvm", "dense", ARGS, {}, ["dense", 64], CONFIG]}
+    | {"r": [[0.001], 0, 1.0, 1500000000.5], "v": 0.1}
 )
 V2 = workdirs.autotvm(0.002)
 ANSOR = workdirs.ansor(0.003)
@@ -311,17 +309,14 @@ def register(monkeypatch, forget_formats):
     return register
 
 
-def test_reader_uses_registered_file_format(register, tmp_path):
+def test_reader_uses_registered_file_format_except_for_standard_input(
+    register, monkeypatch, tmp_path
+):
+    """The file of standard input cannot be opened a second time."""
     register(whole=lambda: Whole)
     path = write(tmp_path / "file", "WHOLE", V1)
     assert kinds(read(path)) == [("whole", "Workload"), ("whole", "Quarantined")]
     assert kinds(read(write(tmp_path / "other", V1))) == [("autotvm", "Measurement")]
-
-
-def test_reader_ignores_file_formats_for_standard_input(register, monkeypatch, tmp_path):
-    """Its file cannot be opened a second time."""
-    register(whole=lambda: Whole)
-    path = write(tmp_path / "file", "WHOLE", V1)
     with path.open("rb") as stream:
         monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
         found = list(read_log(LogFile(None, "<stdin>")))

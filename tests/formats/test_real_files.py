@@ -73,11 +73,6 @@ def below(path):
     return str(Path(path).resolve().relative_to(DATA))
 
 
-def is_read_on_its_own(path):
-    """Return False for a workload file, which is read with the records beside it."""
-    return not path.endswith("_workload.json")
-
-
 def import_file(store, file):
     return import_log(store, file, source=file.name)
 
@@ -130,7 +125,8 @@ def test_import_counts_match_source_tables(everything):
 
 
 def test_source_tables_list_every_log(everything):
-    listed = {path for path in SOURCES if is_read_on_its_own(path) and "*" not in path}
+    # A workload file is read with the records beside it.
+    listed = {path for path in SOURCES if not path.endswith("_workload.json") and "*" not in path}
     assert len(listed) > 70
     read = {path for path in everything[1] if not path.startswith(TENSET)}
     assert read == {path for path in listed if is_tried(DATA / path)}
@@ -138,7 +134,6 @@ def test_source_tables_list_every_log(everything):
 
 
 def test_import_reads_measured_and_unmeasured_programs_of_tenset(everything):
-    """Measured and unmeasured programs, with the model of the processor."""
     store, reports = everything
     found = {path: report for path, report in reports.items() if path.startswith(TENSET)}
     assert len(found) == SOURCES[f"{TENSET}/**"].records == 12

@@ -1,5 +1,3 @@
-"""Reading quarantined lines again."""
-
 from collections import Counter
 
 import pytest
@@ -49,13 +47,11 @@ def test_retry_stores_lines_that_the_new_reader_understands(store, old_reader, t
     path = write(tmp_path / "log", *tiles[:2], "junk", *tiles[2:])
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
     assert (store.records.count(), store.counts().quarantined) == (2, 3)
-
     # With the old reader, nothing changes.
     report = retry_quarantine(store)
     assert numbers(report) == (3, 0, 0, 3)
     assert report.reasons["a tile of 50"] == 1
     assert lines_left(store) == [(str(path), line) for line in (2, 3, 4)]
-
     old_reader.undo()
     calls = []
     report = retry_quarantine(store, on_row=lambda: calls.append(1))
@@ -67,7 +63,6 @@ def test_retry_stores_lines_that_the_new_reader_understands(store, old_reader, t
     records = list(store.records.iterate())
     assert len(records) == 4
     assert {(r.source.name, r.source.trust) for r in records} == {("a friend", Trust.FOREIGN)}
-
     # An import with today's reader stores the same records.
     with Store(":memory:") as fresh:
         bring(fresh, path)

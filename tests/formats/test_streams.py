@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from effort import examples
@@ -163,10 +164,9 @@ class TestDamage:
         assert "cannot be unpacked further" in message or "truncated" in message
         assert codec in message
 
-    @pytest.mark.parametrize("codec", ["gzip", "bzip2", "xz"])
-    def test_wrong_checksum_raises_error_after_the_lines(self, write, codec):
+    @pytest.mark.parametrize(("codec", "at"), [("gzip", -6), ("bzip2", -3), ("xz", -20)])
+    def test_wrong_checksum_raises_error_after_the_lines(self, write, codec, at):
         packed = bytearray(CODECS[codec](TEXT))
-        at = {"gzip": -6, "bzip2": -3, "xz": -20}[codec]
         packed[at] ^= 0x55
         lines, message = lines_until_error(write(bytes(packed)))
         assert sum(map(len, lines)) > 0.95 * len(TEXT) - BLOCK
@@ -271,10 +271,7 @@ class TestBombs:
 
     @pytest.mark.parametrize(
         ("codec", "kind", "filter_"),
-        [
-            ("xz", lzma.FORMAT_XZ, lzma.FILTER_LZMA2),
-            ("lzma", lzma.FORMAT_ALONE, lzma.FILTER_LZMA1),
-        ],
+        [("xz", lzma.FORMAT_XZ, lzma.FILTER_LZMA2), ("lzma", lzma.FORMAT_ALONE, lzma.FILTER_LZMA1)],
     )
     def test_lzma_dictionary_over_the_limit_is_rejected(
         self, write, monkeypatch, codec, kind, filter_
@@ -375,10 +372,8 @@ class TestFailingLater:
 
     @pytest.mark.parametrize("pack", [bytes, gzip.compress])
     def test_lines_before_a_read_error_are_delivered(self, monkeypatch, pack):
-        class Stdin:
-            buffer = io.BufferedReader(self.Failing(pack(b"one\ntwo\n")))
-
-        monkeypatch.setattr(sys, "stdin", Stdin)
+        buffer = io.BufferedReader(self.Failing(pack(b"one\ntwo\n")))
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=buffer))
         lines = []
         with (
             open_log(None) as (stream, _),

@@ -119,9 +119,7 @@ def write(folder, records, graphs=None, *, end="\n"):
     folder.mkdir(parents=True, exist_ok=True)
     workloads = [g if isinstance(g, str) else workload_line(g) for g in graphs or [graph()]]
     (folder / "database_workload.json").write_text("\n".join(workloads) + "\n")
-    lines = [encode(line) for line in records]
-    data = b"\n".join(lines) + end.encode()
-    (folder / "database_tuning_record.json").write_bytes(data)
+    write_lines(folder / "database_tuning_record.json", *records, end=end.encode())
     return folder
 
 

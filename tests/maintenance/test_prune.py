@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import FOREIGN, OWN, add, make_measurement, make_session
+from builders import FOREIGN, add, make_measurement, make_session
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,14 +50,13 @@ def add_model(store, marker, kind="ranker"):
     return store.models.add(NewModel(digest, kind, b"{}", training, card, None))
 
 
-def fill(store, times, source=OWN):
+def fill(store, times):
     """Add one record for each time, None for one that failed; all have features."""
-    batch = [
-        make_measurement(number, secs and (secs,), workload=number % 2, failure=failure)
-        for number, secs in enumerate(times)
-        for failure in [None if secs else TIMEOUT]
-    ]
-    ids, _ = store.batches.add(batch, source)
+    batch = (
+        make_measurement(n, secs and (secs,), workload=n % 2, failure=None if secs else TIMEOUT)
+        for n, secs in enumerate(times)
+    )
+    ids = add(store, *batch)
     programs = store.pruning.measurement_numbers()[:, 2].tolist()
     store.features.add(Rows(), [(id_, np.ones((2, 2))) for id_ in programs])
     return ids
@@ -102,8 +101,8 @@ def do(store, **wanted):
     return prune(store, plan(store, PruneRules(**wanted)))
 
 
-def best_of(number):
-    return PruneRules(Selection(best=number, rest=0))
+def best_of(number, rest=0.0, **wanted):
+    return PruneRules(Selection(best=number, rest=rest), **wanted)
 
 
 def test_prune_keeps_best_records_as_ranked_after_a_final(store):
@@ -113,7 +112,7 @@ def test_prune_keeps_best_records_as_ranked_after_a_final(store):
     ids = add(store, lucky, lost, *(make_measurement(n, (0.2 * n,)) for n in range(1, 4)))
     top = store.answers.best_ids([1], [1], 2)
     assert top == [ids[2], ids[3]]
-    prune(store, plan(store, PruneRules(Selection(best=2, rest=0.0))))
+    prune(store, plan(store, best_of(2)))
     assert store.answers.best_ids([1], [1], 2) == top
     assert ids[0] not in [record.id for record in store.records.iterate()]
 
@@ -121,7 +120,7 @@ def test_prune_keeps_best_records_as_ranked_after_a_final(store):
 def test_prune_keeps_best_records_and_a_share_of_the_rest(store):
     fill(store, [1e-3 + 1e-6 * i for i in range(39)] + [None])
     before = rows_of(store)
-    chosen = plan(store, PruneRules(Selection(best=5, rest=0.4)))
+    chosen = plan(store, best_of(5, 0.4))
     removed = prune(store, chosen)
     for means in kept(store).values():
         numbers = sorted(round(mean * 1e6) - 1000 for mean in means if mean is not None)
@@ -152,7 +151,7 @@ def test_prune_keeps_top_records_and_a_sound_database(data, sqlite_template):
             if taken:
                 store.trust.retract([ids[i] for i in taken], "why")
             tops = {w: store.answers.best_ids([w], [1], best) for w in (1, 2)}
-            wanted = PruneRules(Selection(best=best, rest=rest), retracted=True)
+            wanted = best_of(best, rest, retracted=True)
             chosen = plan(store, wanted)
             removed = prune(store, chosen)
             assert removed.records == chosen.rows
@@ -181,16 +180,14 @@ def test_prune_keeps_top_records_and_a_sound_database(data, sqlite_template):
 def test_prune_keeps_a_share_of_failed_records(store):
     """Failed records count among the rest."""
     fill(store, [1e-3, 2e-3] + [None] * 20)
-    do(store, selection=Selection(best=2, rest=2.0))
+    prune(store, plan(store, best_of(2, 2.0)))
     assert 2 <= sum(mean is None for means in kept(store).values() for mean in means) <= 9
 
 
 def test_program_is_removed_with_its_last_record(store):
-    first = make_measurement(1, (1e-3,), measured_at=1)
-    slow = make_measurement(1, (2e-3,), measured_at=2)
-    ids, _ = store.batches.add([first, slow, make_measurement(9, (1e-6,))], OWN)
-    removed = store.pruning.remove_records(ids[1:2])
-    assert removed == RemovedRows(records=1)
+    first, slow = (make_measurement(1, (1e-3 * n,), measured_at=n) for n in (1, 2))
+    ids = add(store, first, slow, make_measurement(9, (1e-6,)))
+    assert store.pruning.remove_records(ids[1:2]) == RemovedRows(records=1)
     assert store.pruning.remove_records(ids[:2]) == RemovedRows(records=1, programs=1)
     assert store.records.count() == 1
 
@@ -203,13 +200,11 @@ def test_prune_keeps_last_rows_so_that_ids_are_never_reused(store):
     chosen = plan(store, PruneRules(retracted=True))
     removed = prune(store, chosen)
     left = store.pruning.measurement_numbers()
-    assert len(left) == chosen.lasting == 2
-    assert ids[-1] in left[:, 0]
+    assert len(left) == chosen.lasting == 2 and ids[-1] in left[:, 0]
     assert removed.records + len(left) == 5
-    last = [max(left[:, 0]), max(rows_of_programs(store))]
-    new, _ = store.batches.add([make_measurement(50, (1e-3,))], OWN)
-    assert new[0] > last[0]
-    assert max(rows_of_programs(store)) > last[1]
+    last = max(left[:, 0]), max(rows_of_programs(store))
+    (new,) = add(store, make_measurement(50, (1e-3,)))
+    assert new > last[0] and max(rows_of_programs(store)) > last[1]
     store.pruning.remove_records(ids)
     assert do(store, retracted=True) == RemovedRows()
 
@@ -221,13 +216,13 @@ def test_prune_removes_retracted_records_and_keeps_retractions(store):
     assert do(store, retracted=True).records == 2
     assert rows_of(store)["retraction"] == 2
     # A record that is added again is still retracted.
-    again, _ = store.batches.add([make_measurement(0, (1e-3,), workload=0)], OWN)
-    assert store.records.get(again[0]).retracted
+    (again,) = add(store, make_measurement(0, (1e-3,), workload=0))
+    assert store.records.get(again).retracted
 
 
 def test_prune_removes_only_records_of_selected_workloads_and_sources(store):
     fill(store, rising(8))
-    store.batches.add([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
+    add(store, *(make_measurement(90 + i, (1e-3,)) for i in range(4)), source=FOREIGN)
     wanted = PruneRules(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
     chosen = plan(store, wanted)
     assert [(one.name, one.records) for one in chosen.origins] == [("foreign", len(chosen.records))]
@@ -255,8 +250,7 @@ def test_prune_removes_features_of_the_chosen_set(store):
     chosen = plan(store, PruneRules(features="steps"))
     (part,) = chosen.parts
     assert (part.kind, part.of, part.rows) == ("features", f"steps {steps.version}", 2)
-    assert part.bytes > 0
-    assert part.seconds == (2 * SECONDS[Needs.STEPS][0],) * 2
+    assert part.bytes > 0 and part.seconds == (2 * SECONDS[Needs.STEPS][0],) * 2
     assert prune(store, chosen) == RemovedRows(features=2)
     # Features of a set that is not installed cannot be computed again.
     (part,) = plan(store, PruneRules(outdated=True)).parts
@@ -270,8 +264,7 @@ def test_prune_removes_features_of_the_chosen_set(store):
 def test_prune_keeps_newest_models_of_each_kind(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 2)
     fill(store, rising(5))
-    ids = [add_model(store, marker) for marker in range(3)]
-    ids.append(add_model(store, 9, "failures"))
+    ids = [*(add_model(store, marker) for marker in range(3)), add_model(store, 9, "failures")]
     for id_ in ids:
         store.models.add_predictions(id_, dict.fromkeys(range(1, 6), 0.5))
     assert do(store, models=2) == RemovedRows(models=1, predictions=5)
@@ -298,8 +291,7 @@ def test_plan_writes_nothing_and_counts_all_that_prune_removes(store):
     store.trust.retract(ids[:1], "why")
     add_model(store, 1)
     before = everything(store)
-    wanted = PruneRules(Selection(best=1, rest=0), retracted=True, models=1, features="")
-    chosen = plan(store, wanted)
+    chosen = plan(store, best_of(1, retracted=True, models=1, features=""))
     assert everything(store) == before
     parts = {(part.kind, part.of): part.rows for part in chosen.parts}
     removed = prune(store, chosen)
@@ -324,9 +316,8 @@ def test_estimated_bytes_are_within_3_times_of_dbstat_bytes(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, rising(500))
         real = store.pruning.table_bytes()
-        estimates = {
-            t.name: store.pruning._estimated_bytes(t) for t in schema.metadata.sorted_tables
-        }
+        tables = schema.metadata.sorted_tables
+        estimates = {one.name: store.pruning._estimated_bytes(one) for one in tables}
     for name in ("measurement", "program", "feature"):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
 
@@ -339,12 +330,11 @@ def test_vacuum_shrinks_the_file_and_keeps_all_rows(sqlite_file):
         before = everything(store)
         done = vacuum(store)
         assert everything(store) == before
-        assert done.before == planned.bytes
+        assert done.before == planned.bytes and planned.freed > 100_000
         # Rows that are written in order may need one page more than before.
         assert done.after <= planned.bytes - planned.freed + 4096
-        assert planned.freed > 100_000
         assert sqlite_file.stat().st_size == done.after
-        store.batches.add([make_measurement(9000)], OWN)
+        add(store, make_measurement(9000))
     assert check(sqlite_file).problems == []
 
 

@@ -1,5 +1,3 @@
-"""A small database that models are trained on."""
-
 import pytest
 from builders import copied
 from small_data import fill
@@ -35,4 +33,11 @@ def stored(stored_template, tmp_path):
     Target 1 has 24 programs of the first workload of each family, `size` 2.
     """
     with Store(copied(stored_template, tmp_path / "stored.db")) as store:
+        yield store
+
+
+@pytest.fixture
+def empty(sqlite_file):
+    """An empty store on SQLite, for tests that do not depend on the database."""
+    with Store(sqlite_file) as store:
         yield store

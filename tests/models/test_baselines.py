@@ -1,5 +1,3 @@
-"""Baselines by hand, and against TVM's own model."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,7 @@ from tunedb.errors import NotFoundError
 from tunedb.models import baselines
 from tunedb.models.baselines import NearestNeighbour, RandomOrder, TVMModel
 from tunedb.models.dataset import Group
-from tunedb.models.metrics import chance, measure
+from tunedb.models.metrics import measure
 
 
 def of_workloads(workloads, rows, group, throughput, sizes=None):
@@ -24,12 +22,6 @@ def of_workloads(workloads, rows, group, throughput, sizes=None):
 
 def nearest(train, test, neighbours=1):
     return NearestNeighbour(neighbours).scores(train, test, None).tolist()
-
-
-def test_random_order_has_the_figures_of_chance():
-    examples = learnable(1)
-    scores = RandomOrder().scores(examples, examples, None)
-    assert measure(examples.throughput, scores) == chance(examples.throughput)
 
 
 def test_nearest_neighbour_scores_by_nearest_program_of_nearest_workload():

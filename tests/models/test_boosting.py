@@ -139,6 +139,4 @@ def test_errors_of_xgboost_are_reported_in_one_line(choice):
 
 def test_parameters_take_values_of_recipe_and_arguments():
     found = parameters(quick(max_depth=9, gamma=0.5), seed=4, threads=2, device="cuda")
-    assert found["tree_method"] == "hist"
-    assert found["device"] == "cuda"
     assert (found["max_depth"], found["gamma"], found["seed"], found["nthread"]) == (9, 0.5, 4, 2)

@@ -1,5 +1,3 @@
-"""Cards: descriptions of a model, its data and its accuracy."""
-
 import dataclasses
 import json
 
@@ -16,7 +14,6 @@ from tunedb.models.recipe import Recipe
 from tunedb.models.scope import Scope
 from tunedb.models.training import select
 from tunedb.records import FailureKind
-from tunedb.results import StoredModel
 
 RECIPE = Recipe(features="small.steps", rounds=10, patience=0, max_depth=3, training_set="first:12")
 
@@ -92,14 +89,6 @@ def test_digest_of_row_equals_model_digest_and_rejects_other_bodies(examples):
         cards.digest_of_row(**row | {"body": b"others"})
     with pytest.raises(FormatError, match="not an object"):
         cards.digest_of_row(**row | {"card": b"[]"})
-
-
-def test_covers_returns_whether_model_learnt_all_targets(examples):
-    card = make_card(examples)
-    stored = StoredModel(1, b"d", "ranker", b"{}", b"t", card, 0, None)
-    one, two = sorted({group.target for group in examples.groups})
-    assert cards.covers(stored, []) and cards.covers(stored, [one, two])
-    assert not cards.covers(stored, [one, b"x" * 16])
 
 
 def test_thinned_keeps_at_most_20_rounds_with_first_and_last():

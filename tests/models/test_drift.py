@@ -1,5 +1,3 @@
-"""Drift: predictions compared with measurements."""
-
 import pytest
 from builders import OWN, make_measurement
 

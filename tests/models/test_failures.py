@@ -1,5 +1,3 @@
-"""The classifier of failures, its probabilities, and what trials cost."""
-
 from dataclasses import replace
 
 import numpy as np

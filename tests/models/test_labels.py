@@ -1,5 +1,3 @@
-"""Labels of a program's run times."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Datasets from a database."""
-
 import json
 import shutil
 from dataclasses import replace
@@ -49,15 +47,9 @@ def kind(examples, number):
     return FAILURES[examples.failures[number]]
 
 
-def fill_with(store, batch, source=OWN, features=SMALL_STEPS):
-    store.records.add(batch, source)
-    add_rows(store, features)
-
-
-@pytest.fixture
-def empty(sqlite_file):
-    with Store(sqlite_file) as store:
-        yield store
+def fill_with(store, batch):
+    store.records.add(batch, OWN)
+    add_rows(store)
 
 
 FIRST = WORKLOADS[0]
@@ -75,11 +67,9 @@ def test_load_counted_returns_examples_and_counts_of_a_store(stored):
         failed_workloads=1,
         targets=2,
     )
-    assert len(examples) == 197
+    assert (len(examples), len(examples.groups), examples.rows.shape) == (197, 9, (0, 4))
     assert (examples.feature_set, examples.version) == ("small.steps", 1)
     assert examples.columns == SMALL_STEPS.columns
-    assert len(examples.groups) == 9
-    assert examples.rows.shape == (0, 4)
     families = {w.name: w.family for w in examples.workloads}
     assert families == {"dense_nopack.x86": "matmul", "conv2d_NCHWc.x86": "conv2d"}
     (one,) = (w for w in examples.workloads if w.digest == matmul(1).digest)
@@ -153,20 +143,21 @@ def test_programs_without_rows_are_examples(empty):
 
 def test_load_with_scope_returns_only_its_workloads_targets_and_sources(stored):
     workload = stored.workloads.id_of(WORKLOADS[3].digest)
-    examples = load(stored, SMALL_STEPS, scope=Scope(workload_ids=[workload]))
+    target = stored.targets.id_of(make_target(1).digest)
+    (foreign,) = [id_ for id_, _, source in stored.sources.numbered() if source == FOREIGN]
+
+    def scoped(**ids):
+        return load(stored, SMALL_STEPS, scope=Scope(**ids))
+
+    examples = scoped(workload_ids=[workload])
     assert [w.digest for w in examples.workloads] == [WORKLOADS[3].digest]
     assert len(examples) == 48
-    target = stored.targets.id_of(make_target(1).digest)
-    examples = load(stored, SMALL_STEPS, scope=Scope(target_ids=[target]))
+    examples = scoped(target_ids=[target])
     assert {g.target for g in examples.groups} == {make_target(1).digest}
     assert len(examples.workloads) == 2
-    examples = load(stored, SMALL_STEPS, scope=Scope(workload_ids=[workload], target_ids=[target]))
-    assert len(examples) == 24
-    (foreign,) = [id_ for id_, _, source in stored.sources.numbered() if source == FOREIGN]
-    examples = load(stored, SMALL_STEPS, scope=Scope(source_ids=[foreign]))
-    assert len(examples) == 1
-    assert examples.throughput.tolist() == [1.0]
-    assert examples.trials.tolist() == [0]
+    assert len(scoped(workload_ids=[workload], target_ids=[target])) == 24
+    examples = scoped(source_ids=[foreign])
+    assert (examples.throughput.tolist(), examples.trials.tolist()) == ([1.0], [0])
 
 
 def digest_of(*given, **choices):
@@ -245,23 +236,10 @@ def factor_of(subject, id_, machine=0, factor=1.0):
     return SessionFactor(subject, id_, machine, factor, None, 0)
 
 
-def test_corrected_dataset_divides_times_by_factors_of_sessions(empty):
-    target = two_sessions(empty)
-    empty.runs.set_factors(target, [factor_of("session", 1), factor_of("session", 2, factor=1.5)])
-    raw, corrected = (load(empty, SMALL_STEPS, corrected=c) for c in (False, True))
-    number = find(empty, raw, make_tiled(FIRST, 2))
-    # 0.9, 1, 1.4 of both; the second session's times 1.5: 0.9, 1, 1.35, 1.4, 1.5, 2.1.
-    assert raw.seconds[number] == pytest.approx(1.375 * seconds_of(2))
-    assert corrected.seconds[number] == pytest.approx(seconds_of(2))
-    alone = find(empty, corrected, make_tiled(FIRST, 9))
-    assert corrected.seconds[alone] == seconds_of(9)
-    assert raw.digest != corrected.digest
-    assert {group.machine for group in raw.groups} == {""}
-
-
 def test_each_machine_of_a_target_has_its_own_group(empty):
     target = two_sessions(empty, factor=3.0)
-    empty.runs.set_factors(target, [factor_of("session", 1), factor_of("session", 2, machine=1)])
+    factors = [factor_of("session", 1), factor_of("session", 2, machine=1)]
+    empty.runs.set_factors(target, factors)
     examples = load(empty, SMALL_STEPS)
     assert [group.machine for group in examples.groups] == ["0", "1"]
     assert len(examples) == 9
@@ -272,17 +250,11 @@ def test_each_machine_of_a_target_has_its_own_group(empty):
     assert examples.throughput[here] == pytest.approx(seconds_of(9) / seconds_of(2))
     assert examples.throughput[there] == pytest.approx(seconds_of(3) / seconds_of(2))
     # The same program's rows, twice.
-    sizes = examples.sizes
-    assert sizes[here] == sizes[there] > 0
-    for offset in range(sizes[here]):
-        rows = examples.rows[examples.starts[[here, there]] + offset]
-        assert np.array_equal(rows[0], rows[1])
+    rows = [examples.rows[examples.starts[n] : examples.starts[n + 1]] for n in (here, there)]
+    assert len(rows[0]) > 0 and np.array_equal(*rows)
     # A record of a source without an estimate is the first machine's.
     assert find(empty, examples, make_tiled(FIRST, 9), "0") is not None
-    empty.runs.set_factors(
-        target,
-        [factor_of("session", 1), factor_of("session", 2, 1), factor_of("source", 1, 2, 2.0)],
-    )
+    empty.runs.set_factors(target, [*factors, factor_of("source", 1, 2, 2.0)])
     examples = load(empty, SMALL_STEPS, corrected=True)
     number = find(empty, examples, make_tiled(FIRST, 9), "2")
     assert examples.seconds[number] == pytest.approx(seconds_of(9) / 2)
@@ -342,13 +314,11 @@ def test_load_rejects_database_without_features_of_the_set(empty):
         f"{empty.location}: none of 3 measured programs has features of small.steps version 1; "
         "run: tunedb extract --set small.steps"
     )
-    add_rows(empty, SMALL_STEPS)
-    newer = SmallSteps(version=2)
+    add_rows(empty)
     words = r"version 2 \(3 have those of version 1\); run: tunedb extract --set small.steps"
-    with pytest.raises(NotFoundError, match=words):
-        load(empty, newer)
-    with pytest.raises(NotFoundError, match=words):
-        digest_of(empty, newer)
+    for reading in (load, digest_of):
+        with pytest.raises(NotFoundError, match=words):
+            reading(empty, SmallSteps(version=2))
 
 
 def test_load_reports_that_extraction_failed_for_all_programs(empty):
@@ -365,11 +335,12 @@ def test_load_reports_that_extraction_failed_for_all_programs(empty):
 
 
 def test_load_rejects_feature_set_with_other_or_varying_columns(stored):
-    wider = replace(SMALL_STEPS, columns=(*SMALL_STEPS.columns, "more"))
-    with pytest.raises(UsageError, match="stored with 4 columns and has 5; raise its version"):
-        load(stored, wider)
-    with pytest.raises(UsageError, match=r"small\.steps depends on the program.*tunedb features"):
-        load(stored, replace(SMALL_STEPS, columns=()))
+    for columns, message in (
+        ((*SMALL_STEPS.columns, "more"), "stored with 4 columns and has 5; raise its version"),
+        ((), r"small\.steps depends on the program.*tunedb features"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load(stored, replace(SMALL_STEPS, columns=columns))
 
 
 def test_load_returns_examples_of_failures_with_the_kind_stored_last(empty):
@@ -392,8 +363,7 @@ def overwrite(store, program_id, rows):
 
 def test_load_rejects_rows_that_are_not_finite(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
-    number = int(np.flatnonzero(examples.sizes == 2)[3])
-    id_ = int(examples.program_ids[number])
+    id_ = int(examples.program_ids[examples.sizes == 2][3])
     overwrite(stored, id_, [[1, 2, 3, 4], [5, 6, np.nan, 8]])
     words = f"vector of program {id_} is nan in small.steps version 1; .*"
     words += r" run: tunedb extract --set small\.steps$"

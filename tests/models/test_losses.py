@@ -1,5 +1,3 @@
-"""Losses: values by hand, and derivatives compared with differences of values."""
-
 import itertools
 import math
 

@@ -1,5 +1,3 @@
-"""Models: scores and serialisation."""
-
 import struct
 from dataclasses import replace
 from itertools import pairwise
@@ -71,31 +69,28 @@ def test_scores_equal_sums_of_predictions_of_xgboost(model):
     assert model.scores(EXAMPLES.rows, EXAMPLES.starts) == pytest.approx(expected, abs=1e-6)
 
 
-def test_scores_do_not_depend_on_the_batch_nor_on_threads(model):
-    whole = model.scores(EXAMPLES.rows, EXAMPLES.starts)
-    parts = [EXAMPLES.rows[a:b] for a, b in pairwise(EXAMPLES.starts)]
-    assert model.score_programs(parts).tolist() == whole.tolist()
-    assert [float(model.score_programs([part])[0]) for part in parts] == whole.tolist()
-    assert model.score_examples(EXAMPLES).tolist() == whole.tolist()
+def test_scores_do_not_depend_on_the_batch_the_layout_of_rows_or_threads(model):
+    rows, starts = EXAMPLES.rows, EXAMPLES.starts
+    whole = model.scores(rows, starts).tolist()
+    parts = [rows[a:b] for a, b in pairwise(starts)]
+    assert model.score_programs(parts).tolist() == whole
+    assert [float(model.score_programs([part])[0]) for part in parts] == whole
+    assert model.score_examples(EXAMPLES).tolist() == whole
+    every_second = np.repeat(rows, 2, axis=1)[:, ::2]
+    for other in (np.asfortranarray(rows), rows.astype(float), every_second):
+        assert model.scores(other, starts).tolist() == whole
     for threads in (1, 2, 3):
         model.use_threads(threads)
-        assert model.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == whole.tolist()
-
-
-def test_scores_do_not_depend_on_type_and_layout_of_rows(model):
-    rows = EXAMPLES.rows
-    whole = model.scores(rows, EXAMPLES.starts).tolist()
-    assert model.scores(np.asfortranarray(rows), EXAMPLES.starts).tolist() == whole
-    assert model.scores(rows.astype(float), EXAMPLES.starts).tolist() == whole
-    assert model.scores(np.repeat(rows, 2, axis=1)[:, ::2], EXAMPLES.starts).tolist() == whole
+        assert model.scores(rows, starts).tolist() == whole
 
 
 def test_model_rejects_rows_of_wrong_shape(model):
-    message = r"rows of shape \(\d+, 5\) do not fit a model of features small"
-    with pytest.raises(UsageError, match=message):
-        model.scores(EXAMPLES.rows[:, :5], EXAMPLES.starts)
-    with pytest.raises(UsageError, match="which has 6 columns"):
-        model.scores(EXAMPLES.rows[0], EXAMPLES.starts)
+    for rows, message in (
+        (EXAMPLES.rows[:, :5], r"rows of shape \(\d+, 5\) do not fit a model of features small"),
+        (EXAMPLES.rows[0], "which has 6 columns"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            model.scores(rows, EXAMPLES.starts)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Pairs of programs: each at most once, and only where one is better."""
-
 import itertools
 
 import numpy as np

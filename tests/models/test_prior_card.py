@@ -1,5 +1,3 @@
-"""First choices of models among the programs of held-out workloads."""
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Models of a prior: written with it, read for it alone."""
-
 import zipfile
 
 import pytest
@@ -51,21 +49,15 @@ def test_models_of_another_prior_or_name_are_not_there(prior, file, tmp_path):
     assert read(prior, "x", file) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"PK no archive", b"half"])
-def test_a_damaged_file_says_so(prior, file, content):
+@pytest.mark.parametrize("damage", ["empty", "no archive", "half", "a flipped bit of a model"])
+def test_a_damaged_file_says_so(prior, file, damage):
     whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2] if content == b"half" else content)
-    with pytest.raises(FormatError, match=r"team\.models: damaged .* reinstall tunedb"):
-        read(prior, "x", file)
-
-
-def test_a_flipped_bit_of_a_model_says_so(prior, file):
+    flipped = bytearray(whole)
     with zipfile.ZipFile(file) as archive:
-        at = archive.getinfo("x.model").header_offset + 200
-    content = bytearray(file.read_bytes())
-    content[at] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(FormatError, match="damaged"):
+        flipped[archive.getinfo("x.model").header_offset + 200] ^= 1
+    parts = {"empty": b"", "no archive": b"PK no archive", "half": whole[: len(whole) // 2]}
+    file.write_bytes(parts.get(damage, flipped))
+    with pytest.raises(FormatError, match=r"team\.models: damaged .* reinstall tunedb"):
         read(prior, "x", file)
 
 

@@ -1,5 +1,3 @@
-"""Recipes: JSON and ranges of numbers."""
-
 import json
 
 import pytest

@@ -1,5 +1,3 @@
-"""Row models: rows computed by hand, and against a plain reference."""
-
 import itertools
 import math
 

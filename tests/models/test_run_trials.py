@@ -1,5 +1,3 @@
-"""Trials of a run, as examples beside those of a store."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,3 @@
-"""Simulated searches: picks, curves, summaries and differences."""
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

@@ -146,25 +146,23 @@ def test_new_hardware_holds_out_each_machine_of_each_target():
 
 
 @pytest.mark.parametrize(
-    ("regime", "workloads", "programs", "why"),
+    ("regime", "workloads", "programs", "plan", "why"),
     [
-        ("same-workload", WORKLOADS, 9, "no workload has 10 measured programs"),
-        ("new-workload", WORKLOADS[:1], 20, "two workloads .* are needed; there is one"),
-        ("new-workload", WORKLOADS, 9, "two workloads .* are needed; there is none"),
-        ("new-workload", (matmul_of(1, 8), matmul_of(2, 8)), 20, "there is one"),
-        ("new-family", WORKLOADS[:5], 20, "two families are needed; there is matmul"),
-        ("new-family", (make_workload(1, None),), 20, "two families are needed; there is none"),
-        ("new-hardware", WORKLOADS, 20, "two targets, .* are needed; there is target 1"),
-        ("new-hardware", WORKLOADS, 9, "there is none"),
+        ("same-workload", WORKLOADS, 9, {}, "no workload has 10 measured programs"),
+        ("new-workload", WORKLOADS[:1], 20, {}, "two workloads .* are needed; there is one"),
+        ("new-workload", WORKLOADS, 9, {}, "two workloads .* are needed; there is none"),
+        ("new-workload", (matmul_of(1, 8), matmul_of(2, 8)), 20, {}, "there is one"),
+        ("new-workload", WORKLOADS, 20, {"held_out": 10}, "10 of 10 workloads cannot be held out"),
+        ("new-workload", WORKLOADS, 20, {"never": frozenset(range(10))}, "0 may be"),
+        ("new-family", WORKLOADS[:5], 20, {}, "two families are needed; there is matmul"),
+        ("new-family", (make_workload(1, None),), 20, {}, "two families are needed; there is none"),
+        ("new-hardware", WORKLOADS, 20, {}, "two targets, .* are needed; there is target 1"),
+        ("new-hardware", WORKLOADS, 9, {}, "there is none"),
     ],
 )
-def test_impossible_splits_raise_an_error_with_the_reason(regime, workloads, programs, why):
+def test_impossible_splits_raise_an_error_with_the_reason(regime, workloads, programs, plan, why):
     with pytest.raises(UsageError, match=why):
-        make(regime, judged(workloads, programs))
-    with pytest.raises(UsageError, match="10 of 10 workloads cannot be held out"):
-        make("new-workload", held_out=10)
-    with pytest.raises(UsageError, match="0 may be"):
-        make("new-workload", never=frozenset(range(10)))
+        make(regime, judged(workloads, programs), **plan)
 
 
 @given(

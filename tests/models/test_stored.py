@@ -1,5 +1,3 @@
-"""Models in a database: stored, found, retrained and rejected."""
-
 import dataclasses
 import logging
 
@@ -85,6 +83,11 @@ def scores(store, model):
     return model.scores(examples.rows, examples.starts)
 
 
+def add_record(store):
+    """Add a record of a program that the store did not have."""
+    store.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+
+
 def test_train_returns_stored_model_for_equal_inputs(stored, monkeypatch):
     made = quick(stored)
     assert (made.was_there, made.trained, made.stored.id) == (False, True, 1)
@@ -110,7 +113,7 @@ def test_models_are_stored_found_and_rebuilt_on_both_databases(store):
 
 def test_new_record_makes_another_model_and_the_stored_one_outdated(stored):
     old = quick(stored)
-    stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    add_record(stored)
     new = quick(stored)
     assert not new.was_there
     assert new.stored.training_digest != old.stored.training_digest
@@ -159,7 +162,7 @@ def test_model_stored_without_body_is_retrained_to_equal_bytes(stored, warnings)
 def test_outdated_model_without_body_is_neither_found_nor_rebuilt(stored):
     made = quick(stored, keep_body=False)
     assert find(stored, feature_set=SMALL_STEPS).size is None
-    stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    add_record(stored)
     add_rows(stored)
     assert find(stored, feature_set=SMALL_STEPS) is None
     with pytest.raises(UsageError, match=r"only its card is stored.*tunedb train"):
@@ -195,7 +198,7 @@ def test_train_ignores_records_added_during_training(stored, monkeypatch):
     reading = training_job.with_rows
 
     def busy(store, examples, **options):
-        store.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        add_record(store)
         add_rows(store)
         return reading(store, examples, **options)
 
@@ -205,17 +208,16 @@ def test_train_ignores_records_added_during_training(stored, monkeypatch):
     assert not is_current(stored, made.stored)
 
 
-def test_train_first_computes_missing_features_from_steps(sqlite_file):
-    with Store(sqlite_file) as store:
-        fill(store, features=SmallSteps("other"))
-        seen = []
-        made = quick(store, on_step=lambda *step: seen.append(step))
-        programs = store.features.coverage(SMALL_STEPS).known
-        assert made.stored.card["data"]["left_out"]["without features"] == 0
-        assert ("features", 0, programs) in seen and ("features", programs, programs) in seen
-        kinds = list(dict.fromkeys(step for step, _, _ in seen))
-        assert kinds == ["features", "sessions", "reading", "features read", "training"]
-        assert ("training", 0, 24) in seen
+def test_train_first_computes_missing_features_from_steps(empty):
+    fill(empty, features=SmallSteps("other"))
+    seen = []
+    made = quick(empty, on_step=lambda *step: seen.append(step))
+    programs = empty.features.coverage(SMALL_STEPS).known
+    assert made.stored.card["data"]["left_out"]["without features"] == 0
+    assert {("features", 0, programs), ("features", programs, programs)} <= set(seen)
+    kinds = list(dict.fromkeys(step for step, _, _ in seen))
+    assert kinds == ["features", "sessions", "reading", "features read", "training"]
+    assert ("training", 0, 24) in seen
 
 
 def test_train_rejects_features_that_need_modules_or_have_no_fixed_columns(stored):
@@ -226,31 +228,28 @@ def test_train_rejects_features_that_need_modules_or_have_no_fixed_columns(store
     assert stored.models.all() == []
 
 
-def test_train_first_estimates_factors_of_sessions(sqlite_file):
-    with Store(sqlite_file) as store:
-        store.records.add([one for workload in WORKLOADS[:2] for one in sessions_of(workload)], OWN)
-        made = quick(store)
-        assert [round(one.factor, 3) for one in store.runs.factors(1)] == [1.0, 1.3]
-        corrected = quick(store, dataclasses.replace(RECIPE, corrected=True))
-        assert corrected.stored.training_digest != made.stored.training_digest
+def test_train_first_estimates_factors_of_sessions(empty):
+    empty.records.add([one for workload in WORKLOADS[:2] for one in sessions_of(workload)], OWN)
+    made = quick(empty)
+    assert [round(one.factor, 3) for one in empty.runs.factors(1)] == [1.0, 1.3]
+    corrected = quick(empty, dataclasses.replace(RECIPE, corrected=True))
+    assert corrected.stored.training_digest != made.stored.training_digest
 
 
-def test_train_rejects_a_single_record_and_stores_nothing(sqlite_file):
-    with Store(sqlite_file) as store:
-        store.records.add([measure(tiled(WORKLOADS[0], 0), 0, (1e-3,))], OWN)
-        with raises_line(UsageError, match=r"nothing to learn from.*tunedb train"):
-            quick(store)
-        assert store.models.all() == []
+def test_train_rejects_a_single_record_and_stores_nothing(empty):
+    empty.records.add([measure(tiled(WORKLOADS[0], 0), 0, (1e-3,))], OWN)
+    with raises_line(UsageError, match=r"nothing to learn from.*tunedb train"):
+        quick(empty)
+    assert empty.models.all() == []
 
 
-def test_train_on_one_workload_stores_no_evaluation(sqlite_file):
-    with Store(sqlite_file) as store:
-        store.records.add(trials(WORKLOADS[0]), OWN)
-        card = quick(store, evaluate=True).stored.card
-        assert card["training"]["rounds"] == RECIPE.rounds
-        assert card["evaluation"]["pairwise"] is None
-        assert "two workloads" in card["evaluation"]["impossible"]
-        assert card["drift"]["pairwise_p5"] is None
+def test_train_on_one_workload_stores_no_evaluation(empty):
+    empty.records.add(trials(WORKLOADS[0]), OWN)
+    card = quick(empty, evaluate=True).stored.card
+    assert card["training"]["rounds"] == RECIPE.rounds
+    assert card["evaluation"]["pairwise"] is None
+    assert "two workloads" in card["evaluation"]["impossible"]
+    assert card["drift"]["pairwise_p5"] is None
 
 
 def copied(stored, made, name=b"another", **changes):
@@ -317,10 +316,10 @@ def test_find_prefers_current_then_large_then_accurate_models(stored, monkeypatc
 def test_find_returns_none_for_targets_or_feature_set_without_model(stored):
     assert find(stored, feature_set=SMALL_STEPS) is None
     quick(stored, scope=Scope(target_ids=[1]))
-    assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]) is None
-    assert find(stored, feature_set=SMALL_STEPS, target_ids=[1, 2]) is None
-    assert find(stored, feature_set=SmallSteps(version=2)) is None
-    assert find(stored, feature_set=Modules()) is None
+    for target_ids in ([2], [1, 2]):
+        assert find(stored, feature_set=SMALL_STEPS, target_ids=target_ids) is None
+    for features in (SmallSteps(version=2), Modules()):
+        assert find(stored, feature_set=features) is None
 
 
 def test_are_current_reads_data_once_for_many_models(stored, monkeypatch):
@@ -333,32 +332,30 @@ def test_are_current_reads_data_once_for_many_models(stored, monkeypatch):
     assert len(calls) == 1
 
 
-def test_train_does_not_recompute_features_that_failed_before(sqlite_file, monkeypatch):
+def test_train_does_not_recompute_features_that_failed_before(empty, monkeypatch):
     class Partial(SmallSteps):
         def rows(self, programs):
             rows = super().rows(programs)
             return [None if one.shape[0] == 3 else one for one in rows]
 
     monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": Partial()}, {}))
-    with Store(sqlite_file) as store:
-        fill(store, features=SmallSteps("other"))
-        made = quick(store)
-        assert made.stored.card["data"]["left_out"]["without features"] > 0
-        seen = []
-        assert quick(store, on_step=lambda *step: seen.append(step[0])).was_there
-        assert "features" not in seen
-        assert is_current(store, made.stored)
-        store.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
-        assert not is_current(store, made.stored)
+    fill(empty, features=SmallSteps("other"))
+    made = quick(empty)
+    assert made.stored.card["data"]["left_out"]["without features"] > 0
+    seen = []
+    assert quick(empty, on_step=lambda *step: seen.append(step[0])).was_there
+    assert "features" not in seen
+    assert is_current(empty, made.stored)
+    add_record(empty)
+    assert not is_current(empty, made.stored)
 
 
-def test_train_rejects_unknown_parts_of_recipe_before_computing_features(sqlite_file):
-    with Store(sqlite_file) as store:
-        fill(store, features=SmallSteps("other"))
-        for change in ({"loss": "x"}, {"rows": "x"}, {"label": "x"}, {"training_set": "x"}):
-            with pytest.raises(NotFoundError, match=r"no .* 'x'; there are: "):
-                quick(store, dataclasses.replace(RECIPE, **change))
-        assert store.features.coverage(SMALL_STEPS).known == 0
+def test_train_rejects_unknown_parts_of_recipe_before_computing_features(empty):
+    fill(empty, features=SmallSteps("other"))
+    for part in ("loss", "rows", "label", "training_set"):
+        with pytest.raises(NotFoundError, match=r"no .* 'x'; there are: "):
+            quick(empty, dataclasses.replace(RECIPE, **{part: "x"}))
+    assert empty.features.coverage(SMALL_STEPS).known == 0
 
 
 def test_training_dataset_returns_the_examples_of_a_stored_model(stored):
@@ -391,6 +388,5 @@ def test_approved_copy_of_database_loads_its_models(stored, tmp_path):
     with Store(tmp_path / "copy.db") as copy:
         assert is_current(copy, made)
         assert find(copy, feature_set=SMALL_STEPS).digest == made.digest
-        assert np.array_equal(
-            scores(copy, load_model(copy, made)), scores(stored, load_model(stored, made))
-        )
+        found, expected = (scores(one, load_model(one, made)) for one in (copy, stored))
+    assert np.array_equal(found, expected)

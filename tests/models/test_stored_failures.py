@@ -1,5 +1,3 @@
-"""Classifiers of failures in a database."""
-
 from dataclasses import replace
 
 import pytest
@@ -9,7 +7,6 @@ from tunedb.errors import UsageError
 from tunedb.models import training_job
 from tunedb.models.failure_store import KIND, load_failures, train_failures
 from tunedb.models.failures import RECIPE
-from tunedb.models.scope import Scope
 from tunedb.models.store import is_current, load_model
 
 SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=8)
@@ -76,11 +73,3 @@ def test_load_functions_reject_models_of_another_kind_or_database(stored):
         load_failures(stored, replace(made, kind="ranker"))
     with pytest.raises(UsageError, match="another database"):
         load_failures(stored, replace(made, card=made.card | {"store": "another"}))
-
-
-def test_train_failures_rejects_scope_without_failures(stored):
-    # Records of a foreign source: one program, which worked.
-    foreign = next(r for r in stored.records.iterate() if r.source.name == "foreign")
-    ids = {id_ for id_, _, one in stored.sources.numbered() if one == foreign.source}
-    with pytest.raises(UsageError, match="none of 1 program failed"):
-        train_failures(stored, SMALL, scope=Scope(source_ids=sorted(ids)), threads=1)

@@ -1,5 +1,3 @@
-"""Training: its data, early stopping, and equal bytes each time."""
-
 from dataclasses import replace
 
 import numpy as np
@@ -48,14 +46,6 @@ def test_models_learn_to_rank_unseen_workloads(loss, rows):
     assert fitted.model.rows == rows
     assert fitted.programs == len(seen)
     assert fitted.left_out == {"only failures": 0, "training set": 0}
-
-
-def test_training_starts_from_a_fitted_base_score():
-    """After one round with a tiny eta the scores are right on average."""
-    model = train(loss="squared", rounds=1, eta=1e-6).model
-    scores = model.score_examples(EXAMPLES)
-    assert scores.mean() == pytest.approx(EXAMPLES.throughput.mean(), rel=1e-4)
-    assert np.ptp(scores / EXAMPLES.sizes) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -118,18 +108,22 @@ def test_history_is_mean_pairwise_accuracy_of_held_out_workloads(monkeypatch):
 
 
 def test_held_out_workloads_depend_only_on_digests_and_seed():
+    def held_out(examples, **choices):
+        return train(examples, patience=2, rounds=2, **choices).held_out
+
     examples = learnable(12, 10)
-    held_out = train(examples, patience=2, rounds=2).held_out
-    assert len(held_out) == 2
+    expected = held_out(examples)
+    assert len(expected) == 2
     # More data of the same workloads hold the same out; another seed holds others out.
-    assert train(learnable(12, 20), patience=2, rounds=2).held_out == held_out
-    assert any(train(examples, patience=2, rounds=2, seed=s).held_out != held_out for s in (1, 2))
+    assert held_out(learnable(12, 20)) == expected
+    assert any(held_out(examples, seed=seed) != expected for seed in (1, 2))
+    # Of the fewest workloads that are enough, as many are held out.
+    assert len(held_out(learnable(10, 20))) == 2
     # The numbers of workloads do not matter.
-    digests = [w.digest for w in examples.workloads]
+    digests = [w.digest for w in examples.workloads][::-1]
     parts = examples.rows, examples.sizes, examples.group, examples.throughput
-    turned = examples_of(*parts, digests=digests[::-1])
-    mirrored = train(turned, patience=2, rounds=2).held_out
-    assert sorted(11 - w for w in mirrored) == sorted(held_out)
+    mirrored = held_out(examples_of(*parts, digests=digests))
+    assert sorted(11 - w for w in mirrored) == sorted(expected)
 
 
 def test_workloads_with_equally_fast_programs_are_not_held_out():
@@ -164,15 +158,13 @@ def test_training_runs_all_rounds_with_few_workloads_or_no_patience(examples, pa
     fitted = train(examples, patience=patience, rounds=7)
     assert (fitted.held_out, fitted.history) == ((), ())
     assert fitted.rounds == fitted.best_round == fitted.model.rounds == 7
-    assert len(train(learnable(10, 20), patience=1, rounds=7).held_out) == 2
 
 
 def test_members_differ_and_the_score_is_their_mean():
     model = train(members=3).model
-    assert len(model.boosters) == 3
-    raw = {bytes(booster.save_raw("ubj")) for booster in model.boosters}
-    assert len(raw) == 3
+    assert len({bytes(booster.save_raw("ubj")) for booster in model.boosters}) == 3
     means = [replace(model, boosters=(one,)).score_examples(EXAMPLES) for one in model.boosters]
+    assert len(means) == 3
     assert model.score_examples(EXAMPLES) == pytest.approx(np.mean(means, axis=0), abs=1e-12)
 
 
@@ -208,10 +200,8 @@ def test_interrupted_training_does_not_change_the_next_one(patience):
 
 def test_fit_trains_only_on_the_training_set():
     chosen = select(EXAMPLES, quick(training_set="first:10"))
-    assert len(chosen) == 60
-    assert chosen.trials.max() == 9
     fitted = train(training_set="first:10")
-    assert fitted.programs == 60
+    assert (len(chosen), chosen.trials.max(), fitted.programs) == (60, 9, 60)
     assert fitted.left_out["training set"] == len(EXAMPLES) - 60
 
 

@@ -1,5 +1,3 @@
-"""Training sets: the programs that a model trains on."""
-
 import math
 from dataclasses import replace
 
@@ -109,16 +107,6 @@ def test_diverse_chooses_equally_many_programs_of_each_group_and_stratum(groups,
         taken = [np.isin(stratum, chosen).sum() for stratum in strata]
         for count, stratum in zip(taken, strata, strict=True):
             assert count == len(stratum) or max(taken) <= count + 1
-
-
-def test_diverse_includes_slow_fast_and_failed_programs():
-    log = [0.01, 0.02, 0.0, 0.05, 0.1, 0.2, *np.linspace(0.8, 1.0, 100)]
-    examples = make_examples([log, log])
-    chosen = choose("diverse:40", examples)
-    assert of_group(examples, chosen) == [20, 20]
-    # All that there are of the lower levels and of failures; the others are of the highest.
-    assert examples.throughput[chosen[:6]].tolist() == log[:6]
-    assert (examples.throughput[chosen[6:20]] >= 0.8).all()
 
 
 def test_diverse_prefers_early_trials():

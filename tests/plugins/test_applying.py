@@ -72,55 +72,31 @@ def is_parallel(mod, name="main"):
     return "T.parallel" in mod[name].script()
 
 
-def test_tvms_pass_applies_the_records_that_schedule_applies(database, tools):
-    mod, other = tools.matmul(), tools.matmul(8)
-    commit(database, tools, mod)
-    with TARGET, database:
-        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
-        tvm.ir.assert_structural_equal(relax.transform.MetaScheduleApplyDatabase()(other), other)
-    assert is_parallel(applied) and not is_parallel(mod)
-    assert applied["main"].attrs["tirx.is_scheduled"]
-    tvm.ir.assert_structural_equal(schedule(mod, database)[0], applied)
-
-
-def test_schedule_names_the_record_of_each_function(database, tools):
-    tuned = tools.matmul()
-    both = tvm.IRModule({"a": tuned["main"], "b": tools.matmul(8)["main"]})
+def test_schedule_applies_records_as_tvms_pass_does_and_names_them(database, tools):
+    tuned, other = tools.matmul(), tools.matmul(8)
     commit(database, tools, tuned, [2e-3, 4e-3])
-    applied, uses = schedule(both, database)
+    with TARGET, database:
+        theirs = relax.transform.MetaScheduleApplyDatabase()(tuned)
+        tvm.ir.assert_structural_equal(relax.transform.MetaScheduleApplyDatabase()(other), other)
+    assert is_parallel(theirs) and not is_parallel(tuned)
+    assert theirs["main"].attrs["tirx.is_scheduled"]
+    tvm.ir.assert_structural_equal(schedule(tuned, database)[0], theirs)
+    applied, uses = schedule(tvm.IRModule({"a": tuned["main"], "b": other["main"]}), database)
     found = [(use.function, use.record_id, use.workload_id) for use in uses]
     assert found == [("a", 1, 1), ("b", None, None)]
     assert uses[0].mean == pytest.approx(3e-3)
     assert is_parallel(applied, "a") and not is_parallel(applied, "b")
 
 
-def test_schedule_skips_and_quarantines_record_that_does_not_replay(database, tools):
-    mod = tools.matmul()
-    commit(database, tools, mod, [2e-3])
-    # The best record has a trace for another block name, which does not replay.
-    other = tools.matmul(block="Z")
-    record = tools.record(other, database.commit_workload(mod), [1e-3], target=TARGET, block="Z")
-    database.commit_tuning_record(record)
-    _, (use,) = schedule(mod, database)
-    assert use.record_id == 1
-    assert database.store.counts().quarantined == 1
-
-
-def test_schedule_uses_record_of_equal_workload_with_other_block_names(database, tools):
-    commit(database, tools, tools.matmul(block="Z"), block="Z")
-    applied, (use,) = schedule(tools.matmul(), database)
-    assert use.record_id == 1 and is_parallel(applied)
-
-
-@pytest.mark.parametrize("name", ["kernels.so", "kernels.tar"])
-def test_written_library_computes_the_right_product(database, tools, tmp_path, name):
-    mod = tools.matmul()
-    commit(database, tools, mod)
-    made = compile(mod, database)
-    write_library(made.executable, tmp_path / name)
+def test_written_library_computes_the_right_product(database, tools, tmp_path):
+    commit(database, tools, tools.matmul())
+    made, names = compile(tools.matmul(), database), ["kernels.so", "kernels.tar"]
     assert [use.record_id for use in made.uses] == [1]
-    assert [path.name for path in tmp_path.glob("kernels*")] == [name]
-    assert_multiplies(tvm.runtime.load_module(str(tmp_path / name))["main"], 16)
+    for name in names:
+        write_library(made.executable, tmp_path / name)
+    assert sorted(path.name for path in tmp_path.glob("kernels*")) == names
+    for name in names:
+        assert_multiplies(tvm.runtime.load_module(str(tmp_path / name))["main"], 16)
 
 
 def test_compile_finds_record_of_private_function_and_exports_its_name(database, tools, tmp_path):
@@ -139,8 +115,7 @@ def test_compile_finds_record_of_private_function_and_exports_its_name(database,
 def test_compile_takes_the_name_of_a_database(database, path, tools):
     commit(database, tools, tools.matmul())
     for name, found in ((path, [1]), (str(path), [1]), (":memory:", [None])):
-        made = compile(tools.matmul(), name, TARGET)
-        assert [use.record_id for use in made.uses] == found
+        assert [use.record_id for use in compile(tools.matmul(), name, TARGET).uses] == found
     with pytest.raises(NotFoundError, match=r"no such database; run: tunedb db init"):
         compile(tools.matmul(), path.with_name("none.db"), TARGET)
 
@@ -152,8 +127,7 @@ def test_compile_and_tvms_compile_relax_apply_records_to_relax_program(database,
     applied, (use,) = schedule(Model, database)
     assert use.record_id == 1 and is_parallel(applied, use.function)
     made = compile(Model, database)
-    assert made.uses == (use,)
-    assert repr(made) == "Compiled(functions=1, with_record=1)"
+    assert (made.uses, repr(made)) == ((use,), "Compiled(functions=1, with_record=1)")
     write_library(made.executable, tmp_path / "model.so")
     theirs = ms.relax_integration.compile_relax(database, Model, TARGET, params=None)
     a, b = np.random.default_rng(0).uniform(size=(2, 16, 16)).astype("float32")

@@ -76,8 +76,7 @@ def test_cold_repeats_flushes_weights_before_each_run(flushed):
         flushed.clear()
         program = FakeProgram()
         program.ran = already
-        config = CONFIG._replace(**changes)
-        seconds = cold.cold_repeats(program, None, config, arguments, weights)
+        seconds = cold.cold_repeats(program, None, CONFIG._replace(**changes), arguments, weights)
         return program.calls, seconds
 
     # The median of the first three runs is 2 ms, so a repeat has 15 runs: runs 4 to 18, 19 to 33
@@ -152,8 +151,7 @@ def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
         return [1e-3] * config.repeat
 
     monkeypatch.setattr(racing, "cold_repeats", measure)
-    lists = [["x", "w"]]
-    assert racing.run_race(None, None, CONFIG, lists, bound=1.0, weights=(1,)) == [1e-3] * 3
+    assert racing.run_race(None, None, CONFIG, [["x", "w"]], bound=1.0, weights=(1,)) == [1e-3] * 3
     # The first repeat determines how many runs take as long.
     assert calls == [(1, 1, 30, ["x", "w"], (1,)), (30, 2, 0, ["x", "w"], (1,))]
 
@@ -170,9 +168,7 @@ def test_run_race_measures_all_repeats_with_cold_weights(monkeypatch):
         (0, {"target": GPU, "prepack": True}, False),
     ],
 )
-def test_run_uses_cold_weights_for_networks_that_exceed_the_caches(
-    cache, changes, is_cold, tmp_path, monkeypatch
-):
+def test_run_has_cold_weights_beyond_the_caches(cache, changes, is_cold, tmp_path, monkeypatch):
     """A run begins; another builder than the warm one does not prefetch."""
     monkeypatch.setattr(warm_builder, "WorkerPool", MagicMock())  # nothing is built
     monkeypatch.setattr(cold, "_LEAST_BYTES", 1024)
@@ -200,8 +196,7 @@ def test_run_uses_cold_weights_for_networks_that_exceed_the_caches(
 
 def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function(monkeypatch):
     monkeypatch.setattr(warm_builder, "WorkerPool", MagicMock())  # nothing is built
-    assert prefetches("warm")
-    assert not prefetches("local")
+    assert prefetches("warm") and not prefetches("local")
     with WarmBuilder(max_workers=1) as builder:
         assert prefetches(builder)
     with WarmBuilder(max_workers=1, f_build="mine") as builder:
@@ -215,9 +210,7 @@ def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function(mo
         ((({0: 1.0}, {2: 1.0}),), [(1,), (), (1,), ()]),  # of two algorithms
     ],
 )
-def test_cold_weights_apply_only_to_tasks_of_network_that_exceeds_caches(
-    choices, found, monkeypatch
-):
+def test_only_tasks_of_networks_beyond_the_caches_are_cold(choices, found, monkeypatch):
     sizes = iter([1, 1 << 40])
     monkeypatch.setattr(tuning_run, "_weight_bytes", lambda _: next(sizes))
     monkeypatch.setattr(tuning_run, "last_cache", lambda: 1 << 20)

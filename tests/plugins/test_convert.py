@@ -8,7 +8,6 @@ from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from itertools import islice
 from math import log2
-from unittest import mock
 
 import ansor_programs as programs
 import pytest
@@ -71,8 +70,7 @@ def replayed(worker, *lines):
 
 def module_of(line):
     """Return the module of a line's workload as the installed definitions compute it."""
-    variants = convert_worker._Worker((), {}).define(line["i"][0][0].encode())
-    return variants[0].defined.mod
+    return convert_worker._Worker((), {}).define(line["i"][0][0].encode())[0].defined.mod
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -84,8 +82,7 @@ def test_converted_program_is_allowed_and_computes_the_same_as_untuned_one(kind)
     mod = module_of(KINDS[kind]())
     assert programs.farthest(mod, programs.on_processor(answer.trace), part.args_info) < 1
     # The number of threads that fetch together is a product of tiles and not a decision.
-    has_translation = (key, record.sketch) in own._translations
-    assert has_translation == (kind != "caches, threads and vthreads")
+    assert ((key, record.sketch) in own._translations) == (kind != "caches, threads and vthreads")
 
 
 def test_records_of_one_sketch_convert_to_traces_that_differ_only_in_decisions(worker):
@@ -100,16 +97,12 @@ def test_records_of_one_sketch_convert_to_traces_that_differ_only_in_decisions(w
 
 def test_split_lengths_and_unroll_step_become_decisions(worker):
     for unroll in (64, 8):
-        _, (trace,) = replayed(worker, programs.matmul_add((2, 4, 8), unroll=unroll))
+        (part,), (trace,) = replayed(worker, programs.matmul_add((2, 4, 8), unroll=unroll))
         instructions, decisions = join_trace(trace)
         *tiles, (number, chosen) = decisions
         assert [value for _, value in tiles] == [[4, 2, 4, 1], [4, 2, 1, 8], [6, 4]]
         assert instructions[number][2][0][chosen] == unroll
-
-
-def test_converted_program_stays_correct_with_mutated_decision(worker):
-    (part,), (trace,) = replayed(worker, programs.matmul_add())
-    instructions, decisions = join_trace(trace)
+    # The program stays correct with another decision.
     decisions[0][1] = [2, 8, 1, 2]
     mod = module_of(programs.matmul_add())
     assert programs.farthest(mod, split_trace(instructions, decisions), part.args_info) < 1
@@ -126,8 +119,7 @@ def test_translated_records_equal_replayed_ones(worker, numbers):
     key, records = parsed(programs.matmul_add((2, 4, 8), n=64, m=128), *lines)
     own = convert_worker._Worker((), {})
     _, answers = own.replay(key, records)
-    replayed = [own._replay_one(key, one, []) for one in records]
-    assert answers == replayed
+    assert answers == [own._replay_one(key, one, []) for one in records]
     _, translation = own._translations[key, records[0].sketch]
     for (a, b, c, u), record in zip(numbers, records[1:], strict=True):
         divides = 64 % (a * b) == 0 and 128 % (a * c) == 0 and c <= 64
@@ -150,17 +142,17 @@ def test_worker_detects_and_drops_wrong_translation(worker, monkeypatch):
     # From then on the worker replays each record.
     replays, replay = [], own._replay_one
     monkeypatch.setattr(own, "_replay_one", lambda *of: replays.append(of) or replay(*of))
-    assert own.replay(key, records)[1] == expected
-    assert len(replays) == len(records)
+    assert (own.replay(key, records)[1], len(replays)) == (expected, len(records))
 
 
 def test_worker_rejects_records_with_damaged_decisions(worker):
     key, (record,) = parsed(programs.matmul_add())
     data = record.decisions
-    damaged = [
-        replace(record, decisions=each) for each in (data + b"\x01", data[:-1], data + b"\x80")
+    records = [
+        replace(record, decisions=each)
+        for each in (data, data + b"\x01", data[:-1], data + b"\x80")
     ]
-    _, (good, *bad) = convert_worker._Worker((), {}).replay(key, [record, *damaged])
+    _, (good, *bad) = convert_worker._Worker((), {}).replay(key, records)
     assert not isinstance(good, str)
     assert ["stored steps" in each for each in bad] == [True] * 3
 
@@ -336,7 +328,10 @@ def test_convert_rejects_definition_that_does_not_load(stored):
 def test_convert_stores_converted_records_beside_their_originals(stored, one_pool, tmp_path):
     # The slowest record has the program of a faster one.
     tiles = {0.3: (2, 4, 8), 0.1: (1, 2, 4), 0.2: (2, 4, 8)}
-    lines = [programs.matmul_add(tile) | _seconds(time) for time, tile in tiles.items()]
+    lines = [
+        programs.matmul_add(tile) | {"r": [[time], 0, 1.0, 1_700_000_000]}
+        for time, tile in tiles.items()
+    ]
     failed = programs.line(["matmul_add", 32, 24, 64, "float32"], programs.CPU, [], error=4)
     unknown = programs.line(["mystery", 32], programs.CPU, [])
     store = stored(*lines, failed, unknown, programs.factored_sum())
@@ -361,8 +356,7 @@ def test_convert_stores_converted_records_beside_their_originals(stored, one_poo
     assert len(matmuls) == 3
     for record in matmuls:
         original, measured = originals[record.mean], record.measurement
-        assert measured.program.workload.format == "tvm-graph"
-        assert record.source == original.source
+        assert (measured.program.workload.format, record.source) == ("tvm-graph", original.source)
         assert measured.donor == original.measurement.program.digest
         assert measured.run_secs == original.measurement.run_secs
         assert measured.program.target == original.measurement.program.target
@@ -374,12 +368,7 @@ def test_convert_stores_converted_records_beside_their_originals(stored, one_poo
     assert len(store.records.top_k(workload)) == 3
     with closing(Database(tmp_path / "tune.db", target={"kind": "llvm", "num-cores": 2})) as here:
         workload = here.commit_workload(module_of(programs.matmul_add()))
-        assert here.has_workload(workload.mod)
-        assert not here.get_top_k(workload, 5)
-
-
-def _seconds(time):
-    return {"r": [[time], 0, 1.0, 1_700_000_000]}
+        assert here.has_workload(workload.mod) and not here.get_top_k(workload, 5)
 
 
 @pytest.mark.stress
@@ -398,8 +387,7 @@ def test_converted_programs_are_served_for_this_target_after_revalidation(stored
 
 
 def test_convert_skips_records_of_foreign_sources(stored):
-    store = stored(programs.matmul_add(), trust=Trust.FOREIGN)
-    report = convert(store, workers=1)
+    report = convert(stored(programs.matmul_add(), trust=Trust.FOREIGN), workers=1)
     assert (report.untrusted, report.total("read"), report.total("replayed")) == (1, 0, 0)
 
 
@@ -429,27 +417,21 @@ def test_workload_from_module_equals_workload_from_its_tensors(arguments):
     assert DefinedWorkload.from_module(by_tensors.mod) == by_tensors
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "fits"),
-    [
-        ([], True),
-        ([2, 3, 3, 4, 4, 2, 4], True),
-        ([4, 3, 4, 2, 3, 2, 4], True),
-        ([[3, 4], [4], [2, 3], [2, 4]], True),
-        ([2, 3, 3, 4, 4, 2, 5], False),
-        ([2, 4, 2, 3, 3, 4, 4], False),
-        ([2, 3, 3, 4, 2, 4], False),
-        ([2, 3, 3, 4, 4, 2, 4, 1], False),
-        ([[3, 4], [4], [2, 4], [2, 3]], False),
-        ([[3, 4], 4, [2, 3], [2, 4]], False),
-    ],
-)
-def test_have_dimensions_accepts_any_order_of_inputs_before_the_output(dimensions, fits):
+def test_have_dimensions_accepts_any_order_of_inputs_before_the_output():
     shapes = [(2, 3), (3, 4), (4,), (2, 4)]
-    assert convert_worker.have_dimensions(shapes, dimensions) == fits
-
-
-def test_have_dimensions_is_fast_for_many_equal_shapes():
+    fitting = [
+        *([], [2, 3, 3, 4, 4, 2, 4], [4, 3, 4, 2, 3, 2, 4]),
+        [[3, 4], [4], [2, 3], [2, 4]],
+    ]
+    others = [
+        *([2, 3, 3, 4, 4, 2, 5], [2, 4, 2, 3, 3, 4, 4], [2, 3, 3, 4, 2, 4]),
+        *([2, 3, 3, 4, 4, 2, 4, 1], [[3, 4], [4], [2, 4], [2, 3]], [[3, 4], 4, [2, 3], [2, 4]]),
+    ]
+    for dimensions in fitting:
+        assert convert_worker.have_dimensions(shapes, dimensions), dimensions
+    for dimensions in others:
+        assert not convert_worker.have_dimensions(shapes, dimensions), dimensions
+    # It is fast for many equal shapes.
     shapes = [*[(8, 8)] * 40, (320, 8)]
     assert convert_worker.have_dimensions(shapes, [8, 8] * 40 + [320, 8])
     assert not convert_worker.have_dimensions(shapes, [8, 8] * 39 + [8, 9, 320, 8])
@@ -495,8 +477,7 @@ def test_worker_replays_hash_on_the_function_that_its_steps_fit(functions, dimen
     """Other functions of these shapes have one more stage, which the steps do not fit."""
     names = sorted(functions, reverse=reverse)
     assert prepared((), {name: functions[name] for name in names}) is None
-    line = hashed(programs.matmul_add(), *dimensions)
-    (part,), (trace,) = replayed(convert_worker, line)
+    (part,), (trace,) = replayed(convert_worker, hashed(programs.matmul_add(), *dimensions))
     assert not isinstance(trace, str), trace
     assert part.definition == "fused_matmul_add"
     mod = tvm.ir.load_json(functions["fused_matmul_add"])
@@ -516,35 +497,27 @@ def test_plan_of_marks_the_stages_that_steps_touch():
 
 
 @pytest.mark.stress
-def test_convert_continues_after_target_kind_without_functions(stored, functions):
-    matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
-    gpu = hashed(programs.cuda_matmul(), 64, 32, 32, 64, 64, 64)
-    store = stored(gpu, matching)
-
-    def functions_of(kind):
-        if kind == "cuda":
-            raise PluginError("no such device")
-        return {name: tvm.ir.load_json(text) for name, text in functions.items()}
-
-    report = convert(store, functions=functions_of, workers=1)
-    assert report.problems == ["no function for targets of kind cuda: no such device"]
-    assert (report.total("replayed"), report.total("undefined")) == (1, 1)
-
-
-@pytest.mark.stress
 def test_convert_leaves_hashes_without_matching_function_undefined(stored, functions):
     """Nothing is stored for them, and they do not count as errors."""
     matching = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 64)
     strange = hashed(programs.matmul_add(), 32, 24, 24, 64, 32, 64, 32, 65)
     other = hashed(programs.factored_sum(), 32, 24, 32, 24)
-    store = stored(matching, strange, other)
-    mods = {name: tvm.ir.load_json(text) for name, text in functions.items()}
-    functions_of = mock.Mock(return_value=mods)
+    gpu = hashed(programs.cuda_matmul(), 64, 32, 32, 64, 64, 64)
+    store = stored(gpu, matching, strange, other)
+    mods, asked = {name: tvm.ir.load_json(text) for name, text in functions.items()}, []
+
+    def functions_of(kind):
+        asked.append(kind)
+        if kind == "cuda":
+            raise PluginError("no such device")
+        return mods
+
     report = convert(store, functions=functions_of, workers=1)
-    functions_of.assert_called_once_with("llvm")
-    assert [each.definitions for each in report.workloads] == [{"fused_matmul_add": 1}, {}, {}]
-    assert [each.undefined for each in report.workloads] == [0, 1, 1]
-    assert report.total("refused") == 0
+    assert sorted(asked) == ["cuda", "llvm"]
+    assert report.problems == ["no function for targets of kind cuda: no such device"]
+    assert [each.definitions for each in report.workloads] == [{}, {"fused_matmul_add": 1}, {}, {}]
+    assert [each.undefined for each in report.workloads] == [1, 0, 1, 1]
+    assert (report.total("replayed"), report.total("refused")) == (1, 0)
     # The converted program belongs to the user's own function, as if a run had tuned it.
     with_record = [s for s in store.workloads.find() if s.format != WorkloadFormat.ANSOR]
     expected = modules.to_workload(mods["fused_matmul_add"]).digest

@@ -87,19 +87,17 @@ def make(tools):
     def context(n=64, target=tools.llvm):
         return SimpleNamespace(mod=module(n), target=target, num_threads=1)
 
-    def ok(numbers, n=64):
-        times = [[seconds(number, n)] * 3 for number in numbers]
-        return [SimpleNamespace(run_secs=one, error_msg=None) for one in times]
-
     def accuracy(scores, numbers, n=64):
         return pairwise_accuracy(np.array([1 / seconds(number, n) for number in numbers]), scores)
 
     def batch(numbers, n=64):
         """Return the context, the candidates, and the results of a batch."""
-        return context(n), candidates(numbers, n), ok(numbers, n)
+        times = [[seconds(number, n)] * 3 for number in numbers]
+        results = [SimpleNamespace(run_secs=one, error_msg=None) for one in times]
+        return context(n), candidates(numbers, n), results
 
     return SimpleNamespace(
-        tiles=tiles, context=context, candidates=candidates, ok=ok, accuracy=accuracy, batch=batch
+        tiles=tiles, context=context, candidates=candidates, accuracy=accuracy, batch=batch
     )
 
 
@@ -186,8 +184,7 @@ def test_defect_9_random_scores_leave_numpys_generator_alone(database, make):
     before = np.random.get_state()[1].copy()
     first, again = (predict(CostModel(database), make, range(8)) for _ in range(2))
     np.testing.assert_array_equal(before, np.random.get_state()[1])
-    assert first.dtype == np.float64
-    assert len(set(first)) == 8
+    assert (first.dtype, len(set(first))) == (np.float64, 8)
     assert first.min() >= 0
     np.testing.assert_array_equal(first, again)
     other = CostModel(database, recipe=Recipe(seed=1))
@@ -235,8 +232,7 @@ def test_model_normalises_each_workload_separately(database, make):
 
 
 def test_model_is_trained_for_each_target_separately(path, make, tools, opened):
-    database = opened(path)
-    model = trained(database, make, range(32))
+    model = trained(opened(path), make, range(32))
     mine = scorer(model)
     model._online.predict(make.context(target=tools.llvm_other), make.candidates(range(4)))
     assert scorer(model) is None
@@ -269,18 +265,13 @@ def test_model_retrains_when_trials_of_a_workload_double(database, make, monkeyp
 @pytest.mark.parametrize(
     ("rows", "members", "rounds", "eta"),
     [
-        (20, 1, 60, 0.1),
-        (90, 1, 90, 0.1),
-        (200, 1, 200, 0.1),
-        (200, 2, 150, 0.4 / 3),
-        (50_000, 1, 40, 0.3),
-        (10**6, 5, 30, 0.3),
+        *((20, 1, 60, 0.1), (90, 1, 90, 0.1), (200, 1, 200, 0.1), (200, 2, 150, 0.4 / 3)),
+        *((50_000, 1, 40, 0.3), (10**6, 5, 30, 0.3)),
     ],
 )
 def test_tuning_recipe_bounds_rounds_by_number_of_rows(rows, members, rounds, eta):
-    recipe = training.tuning_recipe(
-        Recipe(rounds=300, members=members, training_set="first:64"), rows
-    )
+    recipe = Recipe(rounds=300, members=members, training_set="first:64")
+    recipe = training.tuning_recipe(recipe, rows)
     assert (recipe.rounds, recipe.patience, recipe.training_set) == (rounds, 0, "all")
     assert recipe.eta == pytest.approx(eta)
     few = training.tuning_recipe(Recipe(rounds=7, eta=0.05), rows)
@@ -316,19 +307,18 @@ def upside_down(good):
     return learner.Scorer(Contrary(), good.row, trained_on=40, least=good.least)
 
 
-@pytest.mark.parametrize(("p5", "drifts"), [(0.2, False), (0.9, True)])
-def test_limit_of_drift_comes_from_the_model_card(p5, drifts, database, make, model):
-    in_use = scoring.Scoring(learner.Scorer(scorer(model).model, scorer(model).row, 40, p5))
+def test_limit_of_drift_comes_from_the_model_card(model):
     random = np.random.default_rng(0)
-    rows = [np.zeros((1, 164), np.float32)] * 40
-    seconds = random.random(40)
+    rows, seconds = [np.zeros((1, 164), np.float32)] * 40, random.random(40)
     scores = np.where(random.random(40) < 0.6, 1 / seconds, random.random(40))
-    in_use.compare(b"w", rows, scores, seconds)
-    assert 0.55 < in_use.accuracy(b"w") < 0.9
-    assert in_use.has_drifted(b"w") is drifts
+    for p5, drifts in ((0.2, False), (0.9, True)):
+        in_use = scoring.Scoring(learner.Scorer(scorer(model).model, scorer(model).row, 40, p5))
+        in_use.compare(b"w", rows, scores, seconds)
+        assert 0.55 < in_use.accuracy(b"w") < 0.9
+        assert in_use.has_drifted(b"w") is drifts
 
 
-def test_cost_model_starts_with_the_best_stored_model(database, make):
+def test_cost_model_starts_with_the_best_stored_model(database, make, monkeypatch):
     trained(database, make, range(64))
     kept = stored.train(database.store, QUICK, evaluate=False)
     model = CostModel(database)
@@ -343,24 +333,27 @@ def test_cost_model_starts_with_the_best_stored_model(database, make):
     measure(model, database, make, range(64, 80))
     assert scorer(model).trained_on == 80
     assert scorer(model).id is None
-
-
-def test_cost_model_retrains_stored_model_that_the_database_has_outgrown(database, make):
-    first = trained(database, make, range(40))
-    stored.train(database.store, QUICK, evaluate=False)
-    measure(first, database, make, range(40, 100))
+    # A new one does so at once: the database has outgrown the stored model.
+    measure(model, database, make, range(80, 120))
     model = CostModel(database)
-    predict(model, make, [100])
-    assert scorer(model).trained_on == 100
+    predict(model, make, [120])
+    assert scorer(model).trained_on == 120
+    # One that cannot be read is left out.
+    error = UsageError("a newer XGBoost wrote the model")
+    monkeypatch.setattr(stored, "load_model", mock.Mock(side_effect=error))
+    model = CostModel(database)
+    with logged() as warnings:
+        predict(model, make, [120])
+    (message,) = warnings
+    assert "a newer XGBoost" in message
+    assert scorer(model).trained_on == 120
 
 
 @pytest.mark.parametrize(
     ("training_set", "given", "learnt"),
     [("first:16", False, 132), ("all", False, 164), ("first:16", True, 32)],
 )
-def test_model_trains_on_last_trials_of_the_tuned_workload(
-    training_set, given, learnt, database, make, monkeypatch
-):
+def test_model_trains_on_last_trials(training_set, given, learnt, database, make, monkeypatch):
     """It keeps a model that knows all of them, and one that the user loads."""
     monkeypatch.setattr(learner, "_OWN", 100)
     first = CostModel(database, recipe=QUICK)
@@ -382,19 +375,6 @@ def test_model_trains_on_last_trials_of_the_tuned_workload(
     used = scorer(model)
     predict(model, make, [200], 128)
     assert scorer(model) is used
-
-
-def test_cost_model_skips_stored_model_that_cannot_be_read(database, make, monkeypatch):
-    trained(database, make, range(40))
-    stored.train(database.store, QUICK, evaluate=False)
-    error = UsageError("a newer XGBoost wrote the model")
-    monkeypatch.setattr(stored, "load_model", mock.Mock(side_effect=error))
-    model = CostModel(database)
-    with logged() as warnings:
-        predict(model, make, [100])
-    (message,) = warnings
-    assert "a newer XGBoost" in message
-    assert scorer(model).trained_on == 40
 
 
 def test_model_computes_rows_of_each_program_once(database, make, computed):
@@ -558,8 +538,7 @@ def test_ledger_stores_scores_predicted_before_measurement(order, database, make
     again = make.candidates(numbers, fresh=True)
     model._online.predict(context, again)
     record(database._handle, context, again, builds, results)
-    assert len(model._online.ledger) == 0
-    assert len(database.store.training.trials()) == 8
+    assert (len(model._online.ledger), len(database.store.training.trials())) == (0, 8)
 
 
 def test_ledger_attributes_predictions_to_the_model_that_made_them(database, make, model):
@@ -659,8 +638,7 @@ def test_ledger_bounds_predictions_for_programs_that_are_not_stored(database, ma
     monkeypatch.setattr(ledger, "_MOST_WAITING", 5)
     model = trained(database, make, range(40))
     model._online.update(*make.batch(range(40, 48)))
-    assert len(model._online.ledger) == 5
-    assert database.store.training.trials() == []
+    assert (len(model._online.ledger), database.store.training.trials()) == (5, [])
 
 
 def test_ledger_writes_last_batch_when_the_model_is_freed(database, make):
@@ -671,9 +649,7 @@ def test_ledger_writes_last_batch_when_the_model_is_freed(database, make):
     assert len(database.store.training.trials()) == 4
 
 
-def test_model_trains_on_read_only_database_without_writing(
-    database, make, path, tools, opened, model
-):
+def test_model_trains_on_read_only_database(database, make, path, tools, opened, model):
     before = database.store.counts()
     database.close()
     reader = opened(path, target=tools.llvm, read_only=True)
@@ -681,8 +657,7 @@ def test_model_trains_on_read_only_database_without_writing(
     assert make.accuracy(predict(model, make, range(40, 50)), range(40, 50)) > 0.6
     model._online.update(*make.batch(range(40, 50)))
     assert scorer(model).trained_on == 50
-    assert reader.store.counts() == before
-    assert reader.store.models.all() == []
+    assert (reader.store.counts(), reader.store.models.all()) == (before, [])
 
 
 def test_positive_maps_scores_of_ranking_losses_to_positive_numbers():
@@ -730,9 +705,7 @@ def learn_failures(database, make):
 def test_model_of_failures_lowers_scores_of_failing_programs(database, make):
     learn_failures(database, make)
     (context, asked, _), will_fail = half_failing(make, range(160, 220))
-    avoiding, plain = (
-        CostModel(database, recipe=QUICK, avoid_failures=avoids) for avoids in (True, False)
-    )
+    avoiding, plain = (CostModel(database, recipe=QUICK, avoid_failures=on) for on in (True, False))
     ranked = plain._online.predict(context, asked)
     # Scores below 0 are lowered, too.
     lost = (ranked - avoiding._online.predict(context, asked)) / np.abs(ranked)
@@ -743,9 +716,7 @@ def test_model_of_failures_lowers_scores_of_failing_programs(database, make):
     np.testing.assert_array_equal(remembered, ranked)
 
 
-def test_model_of_failures_counts_on_another_target_as_far_as_trials_confirm_it(
-    database, make, tools
-):
+def test_trials_of_another_target_confirm_a_model_of_failures(database, make, tools):
     learn_failures(database, make)
     context = make.context(target=tools.llvm_other)
     model = CostModel(database, recipe=QUICK)
@@ -806,10 +777,8 @@ def test_residual_corrects_scores_of_the_measured_workload_only(database, make, 
     assert set(predict(plain, make, unseen)) == {0.0}
 
 
-def test_saved_model_predicts_the_same_with_another_database(
-    database, make, tmp_path, model, opened
-):
-    predicted = predict(model, make, range(40, 60))
+def test_saved_model_predicts_the_same_elsewhere(database, make, tmp_path, model, opened):
+    predicted, saved = predict(model, make, range(40, 60)), scorer(model).row.digest
     file = tmp_path / "model.tunedb"
     file.write_text("what was there before")
     model.save(str(file))
@@ -821,17 +790,12 @@ def test_saved_model_predicts_the_same_with_another_database(
     # Its predictions are traced to the model that was saved.
     measure(loaded, other, make, range(40, 44))
     (row,) = other.store.models.all()
-    assert row.digest == scorer(model).row.digest
-    assert len(other.store.training.trials(row.id)) == 4
-
-
-def test_loading_replaces_the_model_in_use(database, make, tmp_path, model):
-    model.save(str(tmp_path / "m"))
-    saved = scorer(model)
+    assert (row.digest, len(other.store.training.trials(row.id))) == (saved, 4)
+    # Loading replaces the model in use.
     measure(model, database, make, range(40, 100))
-    assert scorer(model) is not saved
-    model.load(str(tmp_path / "m"))
-    assert scorer(model).row.digest == saved.row.digest
+    assert scorer(model).row.digest != saved
+    model.load(str(file))
+    assert scorer(model).row.digest == saved
 
 
 def test_defect_5_a_model_that_was_saved_before_training_loads(database, make, tmp_path):
@@ -854,9 +818,7 @@ def test_load_and_save_raise_errors_of_tunedb_through_tvm(database, tmp_path):
         model.load(str(tmp_path))
 
 
-def test_load_rejects_damaged_truncated_newer_too_large_and_other_files(
-    model, tmp_path, database, monkeypatch
-):
+def test_load_rejects_damaged_newer_large_and_other_files(model, tmp_path, database, monkeypatch):
     saved = tmp_path / "m"
 
     def assert_rejected(error, words, data, **options):
@@ -886,11 +848,14 @@ def test_load_rejects_damaged_truncated_newer_too_large_and_other_files(
     assert_rejected(LimitError, "over 1000 bytes", newer)
 
 
-def test_cost_model_opens_database_from_path(path, make):
+def test_cost_model_takes_a_database_of_tunedb_or_its_path(path, make):
     model = CostModel(path, recipe=QUICK)
     assert path.exists()
     model._online.update(*make.batch(range(20)))
     assert scorer(model).trained_on == 20
+    for database, name in ((ms.database.MemoryDatabase(), "_?MemoryDatabase"), (None, "NoneType")):
+        with pytest.raises(PluginError, match=rf"needs a tunedb database, not {name}"):
+            CostModel(database)
 
 
 @pytest.mark.parametrize(
@@ -906,12 +871,6 @@ def test_cost_model_opens_database_from_path(path, make):
 def test_cost_model_rejects_invalid_options(options, error, words, database):
     with pytest.raises(error, match=words):
         CostModel(database, **options)
-
-
-def test_cost_model_rejects_database_of_tvm_and_none():
-    for database, name in ((ms.database.MemoryDatabase(), "_?MemoryDatabase"), (None, "NoneType")):
-        with pytest.raises(PluginError, match=rf"needs a tunedb database, not {name}"):
-            CostModel(database)
 
 
 def test_predict_rejects_context_without_target(database, make):

@@ -93,8 +93,7 @@ CALLBACKS = {
 def test_ledger_equals_predictions_of_the_run(callbacks, tools, tmp_path, watched, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm)
     model = CostModel(database, recipe=QUICK, residuals=False)
-    given = CALLBACKS[callbacks](database)
-    tune(model, database, tmp_path, tools, measure_callbacks=given)
+    tune(model, database, tmp_path, tools, measure_callbacks=CALLBACKS[callbacks](database))
     model.flush()
     predicted = {}
     for scorer, traces, scores in watched:
@@ -117,37 +116,31 @@ def test_ledger_equals_predictions_of_the_run(callbacks, tools, tmp_path, watche
         known = {trial.program_id for trial in trials}
         rest = range(1 + 2 * TRIALS, 1 + database.store.records.count())
         programs = database.store.programs.get(rest)
-        missing = [one for one in programs if one.trace in predicted and one.id not in known]
-        assert missing == []
+        assert [one for one in programs if one.trace in predicted and one.id not in known] == []
         assert any(trial.mean is None for trial in trials)
 
 
-def test_second_run_predicts_from_its_first_round_on(tools, tmp_path, watched, opened):
+def test_second_run_predicts_from_its_first_round_on(tools, tmp_path, watched, extracted, opened):
     path = tmp_path / "tune.db"
-    for seed, rounds in ((1, ROUNDS), (2, 1)):
-        with closing(Database(path, target=tools.llvm)) as database:
-            model = CostModel(database, recipe=QUICK)
-            tune(model, database, tmp_path, tools, rounds=rounds, seed=seed)
-        if seed == 1:
-            assert watched[0][0] is None
-            watched.clear()
+    with closing(Database(path, target=tools.llvm, features=())) as database:
+        tune(CostModel(database, recipe=QUICK), database, tmp_path, tools)
+        # A run computes the features of each schedule once.
+        assert len(extracted) > 2 * TRIALS
+        assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
+        # The rows of all programs that a model can learn from are stored.
+        (stored,) = database.store.features.sets()
+        failed_to_build = ROUNDS * TRIALS // 7
+        assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
+    assert watched[0][0] is None
+    watched.clear()
+    with closing(Database(path, target=tools.llvm)) as database:
+        tune(CostModel(database, recipe=QUICK), database, tmp_path, tools, rounds=1, seed=2)
     first, _, scores = watched[0]
     assert first.trained_on >= 2 * TRIALS
     assert len(np.unique(scores)) > 4
     # The first batch of the second run was predicted, and is in the ledger.
     database = opened(path, target=tools.llvm, read_only=True)
     assert first.id in {trial.model_id for trial in database.store.training.trials()}
-
-
-def test_run_computes_features_of_each_schedule_once(tools, tmp_path, extracted, opened):
-    database = opened(tmp_path / "tune.db", target=tools.llvm, features=())
-    tune(CostModel(database, recipe=QUICK), database, tmp_path, tools)
-    assert len(extracted) > 2 * TRIALS
-    assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
-    # The rows of all programs that a model can learn from are stored.
-    (stored,) = database.store.features.sets()
-    failed_to_build = ROUNDS * TRIALS // 7
-    assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
 
 
 @pytest.mark.stress
@@ -164,7 +157,6 @@ def test_runs_with_equal_seeds_predict_equal_scores(tools, tmp_path, watched):
 
 def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch, opened):
     database = opened(tmp_path / "tune.db", target=tools.llvm)
-
     model = CostModel(database, recipe=QUICK)
     fail = mock.Mock(side_effect=tunedb.PluginError("XGBoost is gone"))
     monkeypatch.setattr("tunedb.plugins.metaschedule.cost_model.learner.fit", fail)
@@ -175,9 +167,7 @@ def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch, opened
 
 
 @pytest.mark.stress
-def test_model_of_real_run_ranks_its_programs_after_saving_and_loading(
-    tools, tmp_path, watched, opened
-):
+def test_saved_model_of_real_run_ranks_its_programs(tools, tmp_path, opened):
     """Candidates are built and measured on this machine."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": cpu})
@@ -193,8 +183,7 @@ def test_model_of_real_run_ranks_its_programs_after_saving_and_loading(
             runner=ms.runner.LocalRunner(evaluator_config=config),
             measure_callbacks=CALLBACKS["ours"](database),
         )
-    assert len(database) == ROUNDS * 10
-    assert len(database.store.training.trials()) == 10
+    assert (len(database), len(database.store.training.trials())) == (ROUNDS * 10, 10)
     model.save(str(tmp_path / "model"))
     loaded = CostModel(tmp_path / "other.db")
     loaded.load(str(tmp_path / "model"))

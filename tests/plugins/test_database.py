@@ -38,23 +38,23 @@ def database(path, tools, opened):
     return opened(path, target=tools.llvm)
 
 
-def test_empty_database_answers_no_query(database, tools):
-    mod = tools.matmul()
-    assert len(database) == 0
+@pytest.fixture
+def mod(tools):
+    return tools.matmul()
+
+
+def test_empty_database_answers_no_query(database, tools, mod):
+    assert (len(database), database.get_all_tuning_records()) == (0, [])
     assert database.has_workload(mod) is False
-    assert database.get_all_tuning_records() == []
-    assert database.query_tuning_record(mod, tools.llvm, "main") is None
-    assert database.query_schedule(mod, tools.llvm, "main") is None
-    assert database.query_ir_module(mod, tools.llvm, "main") is None
+    queries = (database.query_tuning_record, database.query_schedule, database.query_ir_module)
+    assert [query(mod, tools.llvm, "main") for query in queries] == [None] * 3
 
 
-def test_record_survives_round_trip_live_and_after_reopening(tools, database, path, opened):
-    mod = tools.matmul()
+def test_record_survives_round_trip_live_and_after_reopening(tools, database, path, opened, mod):
     workload = database.commit_workload(mod)
     record = tools.record(mod, workload, [0.25, 0.5])
     database.commit_tuning_record(record)
     assert database.get_top_k(workload, 1)[0].same_as(record)
-
     again = opened(path, target=tools.llvm)
     workload = again.commit_workload(mod)
     (rebuilt,) = again.get_top_k(workload, 1)
@@ -82,11 +82,9 @@ def test_database_agrees_with_tvms_memory_database(commits, tools):
     tokens = [[db.commit_workload(mod) for mod in mods] for db in (ours, theirs)]
     for which, kind, run_secs in commits:
         for db, workloads in zip((ours, theirs), tokens, strict=True):
-            n = (16, 8)[which]
-            record = _of_kind(tools, kind, mods[which], workloads[which], run_secs, n)
-            db.commit_tuning_record(record)
-    assert len(ours) == len(theirs)
-    mine, other = (tools.seconds(db.get_all_tuning_records()) for db in (ours, theirs))
+            given = (mods[which], workloads[which], run_secs, (16, 8)[which])
+            db.commit_tuning_record(_of_kind(tools, kind, *given))
+    mine, other = ((len(db), tools.seconds(db.get_all_tuning_records())) for db in (ours, theirs))
     assert mine == other
     for mine, other in zip(*tokens, strict=True):
         for k in (0, 1, 2, 5, 100):
@@ -107,22 +105,18 @@ def _of_kind(tools, kind, mod, workload, run_secs, n):
     return ms.database.TuningRecord(sch.trace, workload, run_secs, tools.llvm, None)
 
 
-def test_ties_keep_the_order_of_insertion_after_reopening(path, tools, database, opened):
-    mod = tools.matmul()
+def test_ties_keep_the_order_of_insertion_after_reopening(path, tools, database, opened, mod):
     tiles = [(1, 16), (2, 8), (4, 4), (8, 2), (16, 1)]
     for tile in tiles:
         tools.commit(database, mod, [2.0, 1.0], tile=tile)
     database = opened(path, target=tools.llvm)
     top = database.get_top_k(database.commit_workload(mod), 10)
-    found = [tuple(int(v) for v in next(iter(r.trace.decisions.values()))) for r in top]
-    assert found == tiles
+    assert [tuple(int(v) for v in next(iter(r.trace.decisions.values()))) for r in top] == tiles
 
 
-def test_commit_of_record_also_commits_its_workload(database, tools):
-    mod = tools.matmul()
+def test_commit_of_record_also_commits_its_workload(database, tools, mod):
     database.commit_tuning_record(tools.record(mod, ms.database.Workload(mod), [1.0]))
-    fresh = ms.database.Workload(tools.matmul())
-    database.commit_tuning_record(tools.record(mod, fresh, [0.5]))
+    database.commit_tuning_record(tools.record(mod, ms.database.Workload(tools.matmul()), [0.5]))
     assert database.has_workload(tools.matmul())
     top = database.get_top_k(ms.database.Workload(mod), 5)
     assert tools.seconds(top) == [[0.5], [1.0]]
@@ -174,9 +168,8 @@ def test_database_passes_module_equality_to_cpp():
     assert spy.call_args.args[10] == "anchor-block"
 
 
-def test_commit_skips_trace_without_json_form(database, tools):
+def test_commit_skips_trace_without_json_form(database, tools, mod):
     """TVM itself cannot write such a trace; the batch is stored without it."""
-    mod = tools.matmul()
     workload = database.commit_workload(mod)
     sch = Schedule(mod)
     sch.annotate(sch.get_sblock("C"), "strange", float("nan"))
@@ -191,9 +184,7 @@ def test_commit_skips_trace_without_json_form(database, tools):
     assert tools.top(database, workload) == [[0.2]]
 
 
-def test_records_of_modules_that_differ_in_block_names_replay_on_their_own_module(
-    path, tools, database, opened
-):
+def test_records_replay_on_the_module_with_their_block_names(path, tools, database, opened):
     """Block names are not part of the structural hash."""
     first, second = tools.matmul(block="C"), tools.matmul(block="Product")
     assert tvm_ffi.structural_hash(first) == tvm_ffi.structural_hash(second)
@@ -208,8 +199,7 @@ def test_records_of_modules_that_differ_in_block_names_replay_on_their_own_modul
         assert database.query_schedule(mod, tools.llvm, "main") is not None
 
 
-def test_database_works_in_unions_and_as_current_database(database, tools):
-    mod = tools.matmul()
+def test_database_works_in_unions_and_as_current_database(database, tools, mod):
     tools.commit(database, mod, [1.0])
     other = ms.database.MemoryDatabase()
     tools.commit(other, mod, [0.5])
@@ -217,25 +207,20 @@ def test_database_works_in_unions_and_as_current_database(database, tools):
     assert tools.best(ms.database.OrderedUnionDatabase(database, other), mod) == [1.0]
     with database:
         current = ms.database.Database.current()
-        assert current.same_as(database)
-        assert handle_of(current) is handle_of(database)
+        assert current.same_as(database) and handle_of(current) is handle_of(database)
         assert len(current) == 1
     assert ms.database.Database.current() is None
 
 
-def test_bound_handle_serves_only_records_of_its_target(database, tools):
-    mod = tools.matmul()
+def test_bound_handle_serves_only_records_of_its_target(database, tools, mod):
     for target, seconds in ((tools.cuda, 0.1), (tools.llvm_other, 0.2), (tools.llvm, 0.3)):
         tools.commit(database, mod, [seconds], target=target)
-    assert tools.top(database, mod, 9) == [[0.3]]
-    assert tools.best(database, mod) == [0.3]
+    assert (tools.top(database, mod, 9), tools.best(database, mod)) == ([[0.3]], [0.3])
     assert tools.best(database, mod, tools.cuda) is None
-    assert tools.seconds(database.get_all_tuning_records()) == [[0.3]]
-    assert len(database) == 1
+    assert (tools.seconds(database.get_all_tuning_records()), len(database)) == ([[0.3]], 1)
 
 
-def test_fallback_compatible_serves_records_of_compatible_targets(path, tools, opened):
-    mod = tools.matmul()
+def test_fallback_compatible_serves_records_of_compatible_targets(path, tools, opened, mod):
     database = opened(path, target=tools.llvm_other)
     tools.commit(database, mod, [0.2], target=tools.llvm_other)
     tools.commit(database, mod, [0.1], target=tools.cuda)
@@ -253,16 +238,14 @@ def test_unbound_handle_is_bound_by_first_commit_or_asks_for_a_target(path, tool
     tools.commit(database, mod, [0.3])
     tools.commit(database, mod, [0.1], target=tools.cuda)
     # The first commit has bound the handle.
-    assert tools.top(database, mod) == [[0.3]]
-    assert database.tvm_target.kind.name == "llvm"
+    assert (tools.top(database, mod), database.tvm_target.kind.name) == ([[0.3]], "llvm")
     database = opened(path)
     with pytest.raises(tunedb.TargetError, match=r"cuda, llvm.*target="):
         tools.top(database, mod)
     with pytest.raises(tunedb.TargetError, match="target="):
         database.get_all_tuning_records()
     # A query names its target.
-    assert tools.best(database, mod, tools.cuda) == [0.1]
-    assert tools.best(database, mod) == [0.3]
+    assert (tools.best(database, mod, tools.cuda), tools.best(database, mod)) == ([0.1], [0.3])
 
 
 def test_unbound_handle_serves_all_targets_of_a_single_kind(path, tools, database, opened):
@@ -271,8 +254,7 @@ def test_unbound_handle_serves_all_targets_of_a_single_kind(path, tools, databas
     assert tools.top(opened(path), tools.matmul()) == [[0.2], [0.3]]
 
 
-def test_foreign_records_do_not_reach_tvm(path, tools, database, opened):
-    mod = tools.matmul()
+def test_foreign_records_do_not_reach_tvm(path, tools, database, opened, mod):
     tools.commit(database, mod, [0.1])
     (own,) = database.store.records.iterate()
     other = path.with_name("other.db")
@@ -283,18 +265,13 @@ def test_foreign_records_do_not_reach_tvm(path, tools, database, opened):
     assert foreign.query_schedule(mod, tools.llvm, "main") is None
 
 
-def test_record_that_does_not_replay_is_skipped_and_quarantined(path, tools, database, opened):
-    mod = tools.matmul()
+def test_record_that_does_not_replay_is_skipped_and_quarantined(path, tools, database, opened, mod):
     workload = tools.commit(database, mod, [0.2])
     # A trace of another module: its block does not exist here.
-    name = "Elsewhere"
-    database.commit_tuning_record(
-        tools.record(tools.matmul(block=name), workload, [0.1], block=name)
-    )
+    database.commit_tuning_record(tools.record(tools.matmul(block="Z"), workload, [0.1], block="Z"))
     for _ in range(2):
         database = opened(path, target=tools.llvm)
-        schedule = database.query_schedule(mod, tools.llvm, "main")
-        assert "T.parallel" in schedule.mod.script()
+        assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
         # From then on the handle skips the record.
         assert tools.top(database, mod) == [[0.2]]
     (row,) = database.store.quarantine.rows()
@@ -314,8 +291,7 @@ def test_unknown_instruction_is_skipped_and_quarantined(database, tools):
 
 
 @pytest.mark.parametrize("value", [float("nan"), -float("inf")])
-def test_times_that_are_not_finite_are_quarantined(database, tools, value):
-    mod = tools.matmul()
+def test_times_that_are_not_finite_are_quarantined(database, tools, value, mod):
     workload = database.commit_workload(mod)
     record = tools.record(mod, workload, [1.0, value])
     with pytest.warns(RuntimeWarning, match="not finite; measure the program again"):
@@ -327,8 +303,7 @@ def test_times_that_are_not_finite_are_quarantined(database, tools, value):
     assert len(database) == 1
 
 
-def test_read_only_database_answers_queries_and_rejects_commits(path, tools, database, opened):
-    mod = tools.matmul()
+def test_read_only_database_answers_queries_and_rejects_commits(path, tools, database, opened, mod):
     tools.commit(database, mod, [0.2])
     database = opened(path, target=tools.llvm, read_only=True)
     assert tools.top(database, mod) == [[0.2]]
@@ -353,9 +328,8 @@ def test_errors_keep_their_type_through_cpp(tmp_path):
         Database(tmp_path / "note.txt")
 
 
-def test_database_is_freed_without_garbage_collection(path, tools):
+def test_database_is_freed_without_garbage_collection(path, tools, mod):
     database = Database(path, target=tools.llvm)
-    mod = tools.matmul()
     tools.commit(database, mod, [1.0])
     references = [weakref.ref(database), weakref.ref(handle_of(database))]
     # A union keeps the handle although Python has dropped the wrapper.
@@ -376,10 +350,8 @@ def test_database_cannot_be_copied_or_pickled(database):
             attempt(database)
 
 
-def test_database_accepts_commits_from_several_threads(database, tools):
-    mod = tools.matmul()
+def test_database_accepts_commits_from_several_threads(database, tools, mod):
     workload = database.commit_workload(mod)
-
     records = [tools.record(mod, workload, [1.0 + n]) for n in range(40)]
 
     def work(mine):
@@ -389,13 +361,11 @@ def test_database_accepts_commits_from_several_threads(database, tools):
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, (records[at::4] for at in range(4))))
-    assert len(database) == 40
-    assert tools.top(database, workload, 1) == [[1.0]]
+    assert (len(database), tools.top(database, workload, 1)) == (40, [[1.0]])
 
 
-def test_number_of_live_records_is_bounded(path, tools, opened):
+def test_number_of_live_records_is_bounded(path, tools, opened, mod):
     database = opened(path, target=tools.llvm, live_records=8)
-    mod = tools.matmul()
     for n in range(30):
         tools.commit(database, mod, [float(30 - n)])
     assert len(handle_of(database).records) == 8
@@ -403,8 +373,7 @@ def test_number_of_live_records_is_bounded(path, tools, opened):
     assert len(handle_of(database).records) == 8
 
 
-def test_database_sees_commits_of_other_handles(path, tools, opened):
-    mod = tools.matmul()
+def test_database_sees_commits_of_other_handles(path, tools, opened, mod):
     first, second = (opened(path, target=tools.llvm) for _ in range(2))
     assert tools.top(second, mod) == []
     tools.commit(first, mod, [1.0])
@@ -420,20 +389,16 @@ def import_json(path, folder, tools, mod, run_secs, **options):
         return import_log(store, log, source="file")
 
 
-def test_database_serves_imported_records_for_a_live_module(tmp_path, path, tools, opened):
+def test_database_serves_imported_records_for_a_live_module(tmp_path, path, tools, opened, mod):
     """A workload imported without TVM gets its aliases when the plugin first sees it."""
-    mod = tools.matmul()
     report = import_json(path, tmp_path / "w", tools, mod, [0.5])
     assert (report.total.new, report.quarantined) == (1, 0)
     for equality in ("structural", "anchor-block"):
-        database = opened(path, target=tools.llvm, module_equality=equality)
-        assert tools.top(database, mod) == [[0.5]]
+        assert tools.top(opened(path, target=tools.llvm, module_equality=equality), mod) == [[0.5]]
     assert tools.best(opened(path, target=tools.llvm), tools.matmul(block="Product")) == [0.5]
 
 
-def test_database_serves_imported_records_of_module_with_other_block_names(
-    tmp_path, path, tools, opened
-):
+def test_database_serves_imported_records_with_other_block_names(tmp_path, path, tools, opened):
     """The live workload was stored first; a read-only database answers too."""
     live, variant = tools.matmul(), tools.matmul(block="Product")
     tools.commit(opened(path, target=tools.llvm), live, [2.0])

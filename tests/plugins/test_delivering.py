@@ -54,9 +54,7 @@ def quick(tmp_path, monkeypatch):
     return quick
 
 
-def test_run_pulls_records_from_server_and_delivers_its_own(
-    quick, tools, postgres_url, monkeypatch
-):
+def test_run_pulls_records_and_delivers_its_own(quick, tools, postgres_url, monkeypatch):
     with Store(postgres_url) as server:
         fill(server, 1, 2)
 
@@ -70,8 +68,7 @@ def test_run_pulls_records_from_server_and_delivers_its_own(
     result = quick(tools.matmul(32), server=postgres_url, on_progress=progresses.append)
     assert [progress.trials for progress in progresses] == [4, 8]
     with result.database.store as store:
-        assert store.records.count() == 11
-        assert digests(store) == digests(postgres_url)
+        assert (store.records.count(), digests(store)) == (11, digests(postgres_url))
     assert result.delivery.delivered == 9
     assert result.delivery.is_complete
     assert result.delivery.error is None
@@ -113,9 +110,7 @@ def test_tune_rejects_unusable_server_before_measuring(quick, tools, bare_postgr
 
 
 @pytest.mark.stress
-def test_run_waits_for_its_database_server_to_restart(
-    quick, tools, postgres_server, postgres_url, tmp_path, monkeypatch
-):
+def test_run_waits_for_server(quick, tools, postgres_server, postgres_url, tmp_path, monkeypatch):
     """The batch waits, and nothing is spooled to a file."""
     monkeypatch.chdir(tmp_path)
     cuts, ran = [], []
@@ -132,8 +127,7 @@ def test_run_waits_for_its_database_server_to_restart(
         block.__exit__(None, None, None)
     assert len(cuts) == 2
     with result.database.store as store:
-        assert store._db.retry_timeout == limits.RECONNECT_S
-        assert store.records.count() == 8
+        assert (store._db.retry_timeout, store.records.count()) == (limits.RECONNECT_S, 8)
     assert not list(Path.cwd().glob("*.spool-*.json"))
 
 

@@ -138,8 +138,7 @@ def replayer_of(work, target=LLVM):
 
 
 def test_search_compares_many_drafts_and_replays_few(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    run = Run(database, tools.matmul(64), tools.llvm, eps_greedy=0.0)
+    run = Run(opened(":memory:", target=tools.llvm), tools.matmul(64), tools.llvm, eps_greedy=0.0)
     batches = [run.batch() for _ in range(5)]
     assert [len(batch) for batch in batches] == [8] * 5
     # A model needs 16 measured programs; from then on drafts evolve.
@@ -183,9 +182,7 @@ def test_can_describe_returns_false_for_unknown_instructions(product):
 
 
 @pytest.mark.parametrize("has_xgboost", [True, False])
-def test_search_replays_every_program_on_request_or_without_xgboost(
-    has_xgboost, tools, opened, monkeypatch
-):
+def test_search_replays_all_on_request_or_without_xgboost(has_xgboost, tools, opened, monkeypatch):
     if not has_xgboost:
         monkeypatch.setattr(task_search, "find_spec", lambda _: None)
     database = opened(":memory:", target=tools.llvm)
@@ -197,9 +194,7 @@ def test_search_replays_every_program_on_request_or_without_xgboost(
 
 
 @pytest.mark.parametrize("batch", [2, 8])
-def test_predicted_programs_and_those_of_neighbours_take_turns_in_the_first_batch(
-    batch, measured, tools
-):
+def test_predicted_programs_and_those_of_neighbours_take_turns(batch, measured, tools):
     database, _ = measured
     run = Run(database, tools.matmul(96), tools.llvm, batch=batch, eps_greedy=0.0)
     lineage_of = database._handle.candidates.lineage_of
@@ -233,11 +228,8 @@ def test_drafts_without_operations_are_legal():
     assert None not in replayer.schedules(drafts)
 
 
-def channels_in_vectors():
-    """Return a replayer of a convolution of 16 channels, and drafts of two and of one pixel.
-
-    The padding is inlined: MetaSchedule then looks at the strides of the result alone.
-    """
+def test_vectors_over_two_axes_are_rejected_where_one_axis_is_possible():
+    """The padding is inlined: MetaSchedule then looks at the strides of the result alone."""
     replayer, templates = replayer_of(te_workload.conv2d_nhwc(1, 16, 16, 8, 16, 3, padding=1))
     template = max(templates, key=lambda each: len(each.tiles))
     _, rows, columns, channels, *_ = template.tiles
@@ -245,12 +237,7 @@ def channels_in_vectors():
     for number, instruction in enumerate(draft.instructions):
         if instruction.kind == "SampleComputeLocation":
             draft = draft.with_decision(number, -2)
-    tiles = ([2, 2, 2, 2], [2, 2, 4, 1])
-    return replayer, [draft.with_decision(columns, tile) for tile in tiles]
-
-
-def test_vectors_over_two_axes_are_rejected_where_one_axis_is_possible():
-    replayer, drafts = channels_in_vectors()
+    drafts = [draft.with_decision(columns, tile) for tile in ([2, 2, 2, 2], [2, 2, 4, 1])]
     # The first one gathers the weights.
     assert [gathers(replayer._postprocessed(one, seed=1).mod) for one in drafts] == [1, 0]
     two_pixels, one_pixel = drafts
@@ -292,19 +279,11 @@ def test_drafts_whose_vectors_reach_several_groups_of_channels_score_less(opened
 
 
 def test_drafts_query_compute_locations_once_per_sketch(tools, opened, monkeypatch):
-    x = te.placeholder((8, 64), name="x")
-    exponent = te.compute((8, 64), lambda i, j: te.exp(x[i, j]), name="exponent")
-    k = te.reduce_axis((0, 64), name="k")
-    total = te.compute((8,), lambda i: te.sum(exponent[i, k], k), name="total")
-    function = te.create_prim_func([x, total]).with_attr("global_symbol", "main")
-    mod = tvm.IRModule({"main": function})
     database = opened(":memory:", target=tools.llvm)
-    replayer, templates = replayer_of(mod, tools.llvm)
+    replayer, templates = replayer_of(softmax(), tools.llvm)
     asked, ask = [], replayer.ask
-    monkeypatch.setattr(
-        replayer, "ask", lambda query, draft: asked.append(draft) or ask(query, draft)
-    )
-    task = task_of(database, mod, tools.llvm)
+    monkeypatch.setattr(replayer, "ask", lambda query, one: asked.append(one) or ask(query, one))
+    task = task_of(database, replayer.mod, tools.llvm)
     drafts = Drafts(DraftModel(database._handle, task.target), task, replayer, 32, 1)
     located = next(one for one in templates if drafts.locations(one))
     asked.clear()
@@ -456,6 +435,10 @@ def softmax():
     return [data, topi.nn.softmax(data, axis=1)]
 
 
+def convolution():
+    return te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3)
+
+
 def gpu_drafts(opened, operator, arch, number):
     """Return a replayer, random drafts, and which of them an untrained model takes for legal."""
     target = tvm.target.Target(GPU | {"arch": arch})
@@ -468,21 +451,14 @@ def gpu_drafts(opened, operator, arch, number):
         for template, legal in zip(templates, places, strict=True)
     ]
     task = task_of(opened(":memory:", target=target), replayer.mod, target)
-    return (
-        replayer,
-        drafts,
-        Legality().chances(rows_of(task, drafts)) > 0.5,
-    )
+    return replayer, drafts, Legality().chances(rows_of(task, drafts)) > 0.5
 
 
 @pytest.mark.parametrize(
     ("operator", "arch"),
     [
-        long(lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_60", id="conv"),
-        # It pipelines its loops.
-        pytest.param(
-            lambda: te_workload.conv2d_nhwc(1, 14, 14, 32, 64, 3), "sm_86", id="pipelined"
-        ),
+        long(convolution, "sm_60", id="conv"),
+        pytest.param(convolution, "sm_86", id="pipelined"),
         # No warp of threads is demanded.
         pytest.param(lambda: te_workload.matmul(7, 9, 5), "sm_86", id="small"),
         pytest.param(softmax, "sm_86", id="softmax"),
@@ -513,12 +489,10 @@ def test_legality_accepts_all_legal_tensor_core_drafts(opened):
 def pool(tools):
     """Programs of one sketch; their scores fall with their index."""
     _, templates = space_of(tools.matmul(64), tools.llvm)
-    template = next(one for one in templates if len(one.tiles) > 2)
-    first, second, *_ = template.tiles
+    sketch = next(one for one in templates if len(one.tiles) > 2)
+    first, second, *_ = sketch.tiles
     fours = [[1, 1, 1, 64], [1, 1, 64, 1], [1, 64, 1, 1], [64, 1, 1, 1]]
-    drafts = [
-        template.with_decision(first, a).with_decision(second, b) for a in fours for b in fours
-    ]
+    drafts = [sketch.with_decision(first, a).with_decision(second, b) for a in fours for b in fours]
     lineage = Lineage(Origin.RANDOM)
     return [Individual(one, None, lineage, 1 - n / 100) for n, one in enumerate(drafts)]
 

@@ -128,9 +128,7 @@ def test_dumps_equals_reference(pair: tuple[Any, Any]) -> None:
         ({1: 2}, "a map's key is of type int"),
     ],
 )
-def test_encoder_rejects_values_that_json_cannot_hold(
-    encoder: Any, value: Any, words: str | None
-) -> None:
+def test_encoder_rejects_values_without_json(encoder: Any, value: Any, words: str | None) -> None:
     tree = tvm_ffi.convert([[["Annotate", [[value]], [], []]], []])
     with pytest.raises((TypeError, ValueError)):
         encoder.encode(tree)
@@ -207,8 +205,7 @@ def assert_encodes_in_python(warning: str) -> None:
     with logged() as messages:
         stored = trace_codec.encode(sch.trace)
         assert trace_codec.dumps(tvm_ffi.convert([1.0, "a"])) == b'[1,"a"]'
-    tree = api.TraceAsJSON(sch.trace, False)
-    assert stored == trace.split_trace(*trace_codec.plain(tree))
+    assert stored == trace.split_trace(*trace_codec.plain(api.TraceAsJSON(sch.trace, False)))
     assert [warning in message for message in messages] == [True]  # once
 
 

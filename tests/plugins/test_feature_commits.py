@@ -65,8 +65,7 @@ def batch(tools):
 
 
 def test_record_stores_feature_rows_with_each_batch(sets, batch, tmp_path, opened):
-    names = ("fake.scheduled", "fake.steps")
-    with_features = opened(tmp_path / "a.db", features=names)
+    with_features = opened(tmp_path / "a.db", features=("fake.scheduled", "fake.steps"))
     record(with_features._handle, *batch((4, 4), (2, 8), (4, 4)))
     store = with_features.store
     assert store.counts().measurements == 3
@@ -85,9 +84,7 @@ def test_record_stores_feature_rows_with_each_batch(sets, batch, tmp_path, opene
     assert store.programs.without_features(sets["fake.scheduled"]) == []
 
 
-def test_failing_features_are_quarantined_with_one_warning_for_each_set(
-    sets, batch, tmp_path, warnings, opened
-):
+def test_failing_features_are_quarantined_with_one_warning(sets, batch, tmp_path, warnings, opened):
     broken = sets["fake.steps"]
     broken.rows = lambda programs: [ValueError("too hard") for _ in programs]
     sets["fake.scheduled"].nest_rows = lambda nest, *, gpu: np.full((1, 1), np.nan)
@@ -95,18 +92,14 @@ def test_failing_features_are_quarantined_with_one_warning_for_each_set(
     for tile in ((4, 4), (2, 8), (8, 2)):
         record(database._handle, *batch(tile))
     store = database.store
-    assert store.counts().measurements == 3
-    assert len(store.quarantine.rows()) == 6
+    assert (store.counts().measurements, len(store.quarantine.rows())) == (3, 6)
     reasons = {row.item.reason for row in store.quarantine.rows()}
     assert reasons == {"ValueError: too hard", "fake.scheduled: one is nan in row 0"}
-    loud = [text for level, text in warnings if level >= 30]
-    assert len(loud) == 2
+    assert len([text for level, text in warnings if level >= 30]) == 2
     assert len(warnings) == 6
 
 
-def test_errors_while_storing_features_lose_no_measurements(
-    sets, batch, tmp_path, warnings, monkeypatch, opened
-):
+def test_errors_of_features_lose_no_records(sets, batch, tmp_path, warnings, monkeypatch, opened):
     database = opened(tmp_path / "a.db", features=("fake.scheduled",))
 
     fail = mock.Mock(side_effect=SystemError("no features today"))
@@ -119,9 +112,7 @@ def test_errors_while_storing_features_lose_no_measurements(
     assert [level for level, _ in warnings] == [30, 30]
 
 
-def test_default_set_that_does_not_load_is_skipped_with_one_warning(
-    sets, batch, tmp_path, warnings, opened
-):
+def test_default_set_that_does_not_load_is_skipped(sets, batch, tmp_path, warnings, opened):
     database = opened(tmp_path / "a.db")
     record(database._handle, *batch((4, 4)))
     record(database._handle, *batch((2, 8)))

@@ -20,7 +20,7 @@ from tunedb.features.scheduled import SCHEDULED
 from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature
 from tunedb.plugins.metaschedule.features import ir
 from tunedb.plugins.metaschedule.features import rows as features
-from tunedb.plugins.metaschedule.features.rows import is_gpu, rows_of
+from tunedb.plugins.metaschedule.features.rows import rows_of
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -107,28 +107,30 @@ def test_extract_workload_equals_tvms_workload_embedding(name):
 def test_feature_extractor_returns_rows_of_a_set(options, wanted, sampled):
     made, candidates = sampled
     extractor = FeatureExtractor(*options)
-    assert extractor.set == wanted.name
-    assert extractor.feature_vector_length == len(wanted.columns)
+    assert (extractor.set, extractor.feature_vector_length) == (wanted.name, len(wanted.columns))
     found = arrays(extractor.extract_from(made, candidates))
     rows = rows_of([one.sch.mod for one in candidates], made.target, wanted)
     for ours, expected in zip(found, rows, strict=True):
         np.testing.assert_array_equal(ours, expected)
 
 
-def test_feature_extractor_rejects_sets_that_no_cost_model_can_use():
+def test_feature_extractor_rejects_sets_that_no_cost_model_can_use(sampled):
     with pytest.raises(NotFoundError, match=r"no such set"):
         FeatureExtractor("no such set")
     with pytest.raises(UsageError, match="steps is not computed from IR"):
         FeatureExtractor("steps")
     with pytest.raises(UsageError, match="a varying number of columns"):
         FeatureExtractor(set="autotvm.itervar")
+    context = ms.TuneContext(sampled[0].mod, num_threads=1)
+    with pytest.raises(PluginError, match="no target"):
+        PerStoreFeature().extract_from(context, sampled[1])
 
 
 def test_programs_without_stores_have_no_rows():
     candidates = [candidate(module(one)) for one in (empty, good)]
     found = arrays(PerStoreFeature().extract_from(context_of(module(good)), candidates))
     assert [array.shape for array in found] == [(0, 164), (1, 164)]
-    assert PerStoreFeature().extract_from(context_of(module(good)), []) is not None
+    assert arrays(PerStoreFeature().extract_from(context_of(module(good)), [])) == []
 
 
 @pytest.mark.parametrize("num_threads", [1, 3])
@@ -197,17 +199,6 @@ def test_rows_of_gives_each_set_the_form_of_module_that_it_needs():
     assert seen[Needs.FLAT] == (2, 0, False)
 
 
-def test_is_gpu_returns_true_for_cuda_targets_only():
-    for kind in KINDS:
-        assert is_gpu(tvm.target.Target(KINDS[kind][0])) == (kind in ("cuda", "tensorcore"))
-
-
-def test_extractor_rejects_context_without_target(sampled):
-    made = ms.TuneContext(sampled[0].mod, num_threads=1)
-    with pytest.raises(PluginError, match="no target"):
-        PerStoreFeature().extract_from(made, sampled[1])
-
-
 def test_tvms_xgb_model_predicts_the_same_with_either_extractor(sampled):
     """It works like with its own extractor, failing candidates included."""
     pytest.importorskip("xgboost")
@@ -235,6 +226,5 @@ def test_rows_of_many_modules_equal_rows_of_each_alone():
         found = features.rows_of(modules, made.target, SCHEDULED, threads)
         assert all(map(np.array_equal, found, alone))
         first, error, second = features.rows_of(mixed, made.target, SCHEDULED, threads)
-        assert np.array_equal(first, alone[0])
-        assert np.array_equal(second, alone[1])
+        assert np.array_equal(first, alone[0]) and np.array_equal(second, alone[1])
         assert "IRModule" in str(error)

@@ -58,8 +58,7 @@ def test_feature_functions_accept_modules_and_schedules():
     assert vector[0] == pytest.approx(np.log2(129))
     assert flat.get_itervar_feature_flatten(mod, False)[0] == 128
     curves = flat.get_buffer_curve_sample_flatten(mod, sample_n=4)
-    assert curves.shape == (96,)
-    assert curves[:8].tolist() == [0, 0, 0, 1, 0, 2, 0, 3]
+    assert (curves.shape, curves[:8].tolist()) == ((96,), [0, 0, 0, 1, 0, 2, 0, 3])
 
 
 def gpu_gemv():
@@ -161,8 +160,7 @@ def test_features_describe_reduction_over_threads():
     schedule.bind(k, "threadIdx.x")
     rows = flat.get_itervar_feature(schedule)
     assert [row[1][1:3] for row in rows][:2] == [(16, 1), (64, 2)]
-    assert rows[0][1][5:] == one_hot("BLOCK_X")
-    assert rows[1][1][5:] == one_hot("THREAD_X")
+    assert (rows[0][1][5:], rows[1][1][5:]) == (one_hot("BLOCK_X"), one_hot("THREAD_X"))
     assert touches(rows)[0]["A_0"] == (64, -1, 1024, 1, 16, 1)
 
 

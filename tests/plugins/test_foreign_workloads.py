@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import orjson
 import pytest
 import tvm
+from builders import sql
 from effort import long
 from logged import logged
 from old_traces import as_of_0_13, without_upgrade
@@ -101,21 +101,30 @@ def merge_in(path, measurements, source=THEIRS, aliases=()):
     with tunedb.open(path) as store:
         store.records.add(measurements, source)
         known = [store.workloads.id_of(one.program.workload.digest) for one in measurements]
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE source SET store = ? WHERE name = ?", ("f" * 32, source.name))
-        for id_ in known:
-            db.execute("UPDATE workload SET script = NULL WHERE id = ?", (id_,))
-            for alias in aliases:
-                row = (alias.scheme, alias.key, id_, source.name)
-                db.execute(INSERT_ALIAS, row)
+    sql(path, "UPDATE source SET store = ? WHERE name = ?", "f" * 32, source.name)
+    for id_ in known:
+        sql(path, "UPDATE workload SET script = NULL WHERE id = ?", id_)
+        for alias in aliases:
+            sql(path, INSERT_ALIAS, alias.scheme, alias.key, id_, source.name)
 
 
 @pytest.fixture
-def merged(path, live, tools, opened):
+def mod(live):
+    return live[0]
+
+
+@pytest.fixture
+def measurement(live):
+    """A measurement of a program of the module."""
+    return live[1]
+
+
+@pytest.fixture
+def merged(path, mod, tools, opened):
     """A function that merges measurements of others and opens a handle."""
 
     def merged(measurements, source=THEIRS, aliases=None):
-        merge_in(path, measurements, source, names(live[0]) if aliases is None else aliases)
+        merge_in(path, measurements, source, names(mod) if aliases is None else aliases)
         return opened(path, target=tools.llvm)
 
     return merged
@@ -128,20 +137,8 @@ def renamed(trace):
     return split_trace(instructions, decisions)
 
 
-def assert_answers_nothing(database, mod, tools):
-    assert not database.has_workload(mod)
-    assert database.query_schedule(mod, tools.llvm, "main") is None
-    assert tools.top(database, mod) == []
-
-
 def names(mod):
     return modules.aliases(mod, str(mod.script(show_meta=True)))
-
-
-def script_name(mod):
-    """Return the alias that is the same in all releases of TVM."""
-    (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
-    return [script]
 
 
 def assert_applies(record, mod):
@@ -150,9 +147,7 @@ def assert_applies(record, mod):
     record.trace.apply_to_schedule(Schedule(record.workload.mod), remove_postproc=False)
 
 
-def test_merged_records_are_served_after_their_source_is_trusted(
-    path, tmp_path, tools, monkeypatch
-):
+def test_merged_records_are_served_once_their_source_is_trusted(path, tmp_path, tools, monkeypatch):
     """TVM never reads the merged module; the record is applied to the user's own one."""
     mod = tools.matmul()
     for name, one, seconds in (("team.db", mod, 0.25), ("tune.db", tools.matmul(8), 0.5)):
@@ -195,9 +190,8 @@ def test_merged_records_are_served_after_their_source_is_trusted(
 )
 @pytest.mark.usefixtures("no_parser")
 def test_promise_18_bodies_of_others_are_never_parsed(
-    path, live, tools, body, source, read_only, opened
+    path, mod, measurement, tools, body, source, read_only, opened
 ):
-    mod, measurement = live
     merge_in(path, [theirs(measurement, BODIES[body](mod))], source, names(mod))
     database = opened(path, target=tools.llvm, read_only=read_only)
     assert database.has_workload(mod)
@@ -211,27 +205,21 @@ def test_promise_18_bodies_of_others_are_never_parsed(
     assert database.store.quarantine.rows() == []
 
 
-@pytest.mark.parametrize("body", list(SILENT))
+@pytest.mark.parametrize("body", [*SILENT, "crash"])
 @pytest.mark.usefixtures("no_parser")
-def test_workload_with_unreadable_body_answers_nothing(path, live, tools, body, merged):
+def test_foreign_and_unreadable_bodies_are_silent(mod, measurement, tools, tmp_path, body, merged):
     """An alias alone does not make a workload the user's."""
-    mod, measurement = live
-    assert_answers_nothing(merged([theirs(measurement, SILENT[body](path.parent))]), mod, tools)
-    assert not (path.parent / "it-ran").exists()
+    data, source = (crashing(mod), FOREIGN) if body == "crash" else (SILENT[body](tmp_path), THEIRS)
+    database = merged([theirs(measurement, data)], source)
+    assert not database.has_workload(mod)
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    assert (tools.top(database, mod), database.get_all_tuning_records()) == ([], [])
+    assert not (tmp_path / "it-ran").exists()
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_foreign_workloads_answer_nothing(live, tools, merged):
-    mod, measurement = live
-    database = merged([theirs(measurement, crashing(mod))], FOREIGN)
-    assert_answers_nothing(database, mod, tools)
-    assert database.get_all_tuning_records() == []
-
-
-@pytest.mark.usefixtures("no_parser")
-def test_no_script_or_alias_is_stored_for_workloads_of_others(live, merged):
+def test_no_script_or_alias_is_stored_for_workloads_of_others(mod, measurement, merged):
     """Either one would make a workload look like one of an own source."""
-    mod, measurement = live
     database = merged([theirs(measurement, b"garbage")], aliases=())
     assert not database.has_workload(mod)
     assert database.store.names.aliases(1) == []
@@ -239,19 +227,15 @@ def test_no_script_or_alias_is_stored_for_workloads_of_others(live, merged):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_workload_with_equal_bytes_answers_for_the_users_module(live, tools, merged):
+def test_workload_with_equal_bytes_answers_for_the_users_module(mod, measurement, tools, merged):
     """A JSON log has no aliases, but the user's module gives the same graph byte by byte."""
-    mod, measurement = live
     database = merged([theirs(measurement, measurement.program.workload.body)], aliases=())
     record = database.query_tuning_record(mod, tools.llvm, "main")
     assert tools.seconds([record]) == [[0.25]]
     assert_applies(record, mod)
 
 
-def test_all_records_exclude_workloads_of_others_until_module_is_committed(
-    path, live, tools, opened
-):
-    mod, measurement = live
+def test_all_records_exclude_others_until_a_module_is_known(path, mod, measurement, tools, opened):
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     merge_in(path, [theirs(measurement, b"of something else", 0.125)])
     database = opened(path, target=tools.llvm)
@@ -268,9 +252,8 @@ def test_all_records_exclude_workloads_of_others_until_module_is_committed(
     assert tools.seconds(pruned.get_all_tuning_records()) == [[0.25]]
 
 
-def test_all_records_include_own_failed_ones(path, live, tools, opened):
+def test_all_records_include_own_failed_ones(path, measurement, tools, opened):
     """An imported log with failures alone has neither a script nor a record to serve."""
-    _, measurement = live
     workload = replace(measurement.program.workload, script=None)
     program = replace(measurement.program, workload=workload)
     failed = replace(measurement, program=program, run_secs=(1e10,), status=Status.FAILED)
@@ -278,12 +261,10 @@ def test_all_records_include_own_failed_ones(path, live, tools, opened):
         store.records.add([failed], OWN)
         assert not store.provenance.is_own_workload(1)
         assert store.provenance.own_workloads() == {1}
-    database = opened(path, target=tools.llvm)
-    assert tools.seconds(database.get_all_tuning_records()) == [[1e10]]
+    assert tools.seconds(opened(path, target=tools.llvm).get_all_tuning_records()) == [[1e10]]
 
 
-def test_own_record_makes_merged_workload_an_own_one(path, live, tools, opened):
-    mod, measurement = live
+def test_own_record_makes_merged_workload_an_own_one(path, mod, measurement, tools, opened):
     merge_in(path, [theirs(measurement, measurement.program.workload.body)])
     with tunedb.open(path) as store:
         assert not store.provenance.is_own_workload(1)
@@ -294,8 +275,7 @@ def test_own_record_makes_merged_workload_an_own_one(path, live, tools, opened):
     assert_applies(database.get_all_tuning_records()[0], mod)
 
 
-def test_replayer_applies_programs_of_others_only_to_own_module(path, live, tools, monkeypatch):
-    mod, measurement = live
+def test_replayer_applies_programs_of_others_only_to_own_module(path, mod, measurement, tools):
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     with tunedb.open(path) as store:
         (program,) = store.programs.get([1])
@@ -319,12 +299,11 @@ class Passing:
 @pytest.mark.parametrize("source", [THEIRS, FOREIGN], ids=["trusted", "foreign"])
 @pytest.mark.parametrize("runs", [False, long(True)])
 def test_revalidation_does_not_make_workload_of_others_an_own_one(
-    path, live, tools, source, runs, opened, monkeypatch
+    path, mod, measurement, tools, source, runs, opened, monkeypatch
 ):
     """A program that passes is verified, but its workload remains that of others."""
     if not runs:
         monkeypatch.setattr(revalidation, "BuildAndRun", Passing)
-    mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], source, names(mod))
     foreign = source is FOREIGN
     with tunedb.open(path) as store, Revalidation(store, repeat=1, max_workers=1) as again:
@@ -342,9 +321,10 @@ def test_revalidation_does_not_make_workload_of_others_an_own_one(
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_record_under_wrong_alias_is_quarantined_and_next_best_answers(live, tools, merged):
+def test_record_under_wrong_alias_is_quarantined_and_next_best_answers(
+    mod, measurement, tools, merged
+):
     """The best record is of another module and does not replay."""
-    mod, measurement = live
     wrong = theirs(measurement, strange(mod), 0.001, trace=renamed(measurement.program.trace))
     database = merged([wrong, theirs(measurement, strange(mod))])
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
@@ -356,9 +336,8 @@ def test_record_under_wrong_alias_is_quarantined_and_next_best_answers(live, too
     assert tools.top(database, workload) == [[0.25]]
 
 
-def test_record_answers_for_the_module_of_equal_hash_that_it_fits(tools, live, merged):
+def test_record_answers_for_the_module_of_equal_hash_that_it_fits(tools, mod, measurement, merged):
     """TVM's hash ignores block names; a trace that fails on one module is tried on the next."""
-    mod, measurement = live
     other = tools.matmul(block="another")
     trace = renamed(measurement.program.trace)
     first, second = (modules.structural_hash(one, "structural") for one in (mod, other))
@@ -370,9 +349,8 @@ def test_record_answers_for_the_module_of_equal_hash_that_it_fits(tools, live, m
     assert [one is not None for one in served] == [False, True, False]
 
 
-def test_workload_with_aliases_of_two_modules_answers_for_one_of_its_structure(live, tools, merged):
+def test_workload_answers_for_the_alias_of_its_structure(mod, measurement, tools, merged):
     """The structure of its body confirms an alias."""
-    mod, measurement = live
     small = tools.matmul(8)
     database = merged([theirs(measurement, strange(mod))], aliases=[*names(mod), *names(small)])
     for _ in range(2):
@@ -382,25 +360,22 @@ def test_workload_with_aliases_of_two_modules_answers_for_one_of_its_structure(l
         assert not database.has_workload(small)
 
 
-def test_alias_of_an_own_workload_does_not_replace_tvms_equality(path, live, tools, opened):
+def test_alias_of_own_workload_does_not_replace_equality(path, mod, measurement, tools, opened):
     """TVM may read an own workload, so TVM's own equality decides."""
-    mod, measurement = live
     small = tools.matmul(8)
     with tunedb.open(path) as store:
         store.records.add([measurement], OWN)
         store.workloads.add(measurement.program.workload, names(mod))
-    with closing(sqlite3.connect(path)) as db, db:
-        for alias in names(small):
-            db.execute("INSERT INTO workload_alias VALUES (?, ?, 1, 1)", (alias.scheme, alias.key))
+    for alias in names(small):
+        sql(path, "INSERT INTO workload_alias VALUES (?, ?, 1, 1)", alias.scheme, alias.key)
     database = opened(path, target=tools.llvm)
     assert not database.has_workload(small)
     assert database.query_tuning_record(small, tools.llvm, "main") is None
     assert database.query_tuning_record(mod, tools.llvm, "main") is not None
 
 
-def test_new_measurements_are_stored_for_the_users_module(live, tools, merged):
+def test_new_measurements_are_stored_for_the_users_module(mod, measurement, tools, merged):
     """They do not belong to the merged workload, whose body comes from others."""
-    mod, measurement = live
     database = merged([theirs(measurement, strange(mod))])
     workload = database.query_tuning_record(mod, tools.llvm, "main").workload
     database.commit_tuning_record(tools.record(mod, workload, [0.1], tile=(8, 2)))
@@ -412,12 +387,13 @@ def test_new_measurements_are_stored_for_the_users_module(live, tools, merged):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_records_of_another_release_are_found_by_digest_of_script(live, tools, merged):
+def test_records_of_another_release_are_found_by_digest_of_script(mod, measurement, tools, merged):
     """A structural hash is valid in one release; the digest of the script is equal in all."""
-    mod, measurement = live
     trace = as_of_0_13(measurement.program.trace)
     record = theirs(measurement, crashing(mod), version="0.26.0", trace=trace)
-    database = merged([record], VERIFIED, script_name(mod))
+    # This alias is the same in all releases of TVM.
+    (script,) = (one for one in names(mod) if one.scheme == modules.SCRIPT)
+    database = merged([record], VERIFIED, [script])
     assert database.has_workload(mod)
     (found,) = database.get_top_k(database.commit_workload(mod), 5)
     assert_applies(found, mod)
@@ -425,16 +401,13 @@ def test_records_of_another_release_are_found_by_digest_of_script(live, tools, m
     assert database.query_schedule(mod, tools.llvm, "main") is not None
 
 
-def test_record_with_trace_that_cannot_be_upgraded_is_skipped(live, tools, merged):
-    mod, measurement = live
+def test_record_with_trace_that_cannot_be_upgraded_is_skipped(mod, measurement, tools, merged):
     body, gone = crashing(mod), without_upgrade(measurement.program.trace)
     best = theirs(measurement, body, 0.01, version="0.26.0", trace=gone)
-    database = merged([best, theirs(measurement, body, version="0.26.0")])
-    assert tools.top(database, mod) == [[0.25]]
+    assert tools.top(merged([best, theirs(measurement, body, version="0.26.0")]), mod) == [[0.25]]
 
 
-def test_records_of_a_compatible_target_are_served_only_with_fallback(path, live, tools, opened):
-    mod, measurement = live
+def test_compatible_targets_are_served_with_fallback_alone(path, mod, measurement, tools, opened):
     near, far = (
         Target.from_config(modules.plain(target.export()))
         for target in (tools.llvm_other, tools.llvm_newer)

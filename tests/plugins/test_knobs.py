@@ -125,9 +125,7 @@ def test_tile_x_means_rows_only_in_template_for_large_batches():
 def test_knob_draft_fits_batch_matmul_of_relax():
     """Relax calls the block matmul, whatever the number of axes."""
     a, b, k = tensor("a", 16, 128, 64), tensor("b", 16, 64, 128), te.reduce_axis((0, 64), "k")
-    out = te.compute(
-        (16, 128, 128), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), name="matmul"
-    )
+    out = te.compute((16, 128, 128), lambda n, i, j: te.sum(a[n, i, k] * b[n, k, j], k), "matmul")
     (sketch,), replayer = space(program(a, b, out), GPU)
     tiles = {"tile_y": [-1, 16, 4], "tile_x": [-1, 8, 2], "tile_k": [-1, 8]}
     entity = [[name, "sp", tile] for name, tile in tiles.items()]
@@ -147,8 +145,7 @@ def test_knob_draft_returns_none_for_other_templates_families_and_invalid_knobs(
     assert not has_draft("topi_nn_conv2d", "int8")
     for other in ("conv2d_nchw_winograd", "conv2d_NCHWc_int8", "conv2d_nhwc_tensorcore"):
         assert not has_draft(f"{other}.cuda"), other
-    assert not has_draft(family="softmax")
-    assert not has_draft(knobs=[])
+    assert not has_draft(family="softmax") and not has_draft(knobs=[])
     for knob in (
         *(["tile_f", "ot", [2, 1, 16, 2]], ["tile_f", "sp", [2, 0, 16, 2]]),
         *(["tile_f", "sp", [-2, 1, 16, 2]], ["tile_f", "sp", [-1]]),

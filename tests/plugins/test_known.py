@@ -87,6 +87,10 @@ def test_known_finds_measurements_of_earlier_runs(tuner, tools, mod):
     assert known.find(scheduled(mod, record.trace), tools.llvm) is None
     assert known.find(other, tools.llvm) is None
     assert known.find(mods[0], tools.llvm_other) is None
+    # Nothing is known where all programs are to be measured again.
+    known = known_of(tuner(), mod, 0, remeasure=True)
+    known.refresh()
+    assert known.find(mods[0], tools.llvm) is None
 
 
 def test_prepare_accepts_functions_and_modules_that_are_not_stored(tuner, tools, mod):
@@ -127,22 +131,19 @@ def test_known_finds_another_trace_of_the_same_scheduled_module(tuner, tools, mo
     assert known.find(found, tools.llvm).run_secs == (0.0005,)
 
 
-@pytest.mark.parametrize("kind", FailureKind)
-def test_known_finds_failures_except_infrastructure_and_unknown_ones(tuner, tools, mod, kind):
-    failure = Failure(kind, Phase.RUN, "words", 3.0)
-    found = tuner().measure(mod, (4, 4), failure=failure)
-    known = Known(tuner().handle)
-    is_known = kind not in (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
-    assert known.prepare(mod, tools.llvm) == is_known
-    program = known.find(found, tools.llvm)
-    assert (program is not None) is is_known
-    if is_known:
-        assert (program.failed, program.run_secs, program.failure) == (True, None, failure)
-
-
-def test_known_ignores_failures_without_a_cause(tuner, tools, mod):
-    tools.commit(tuner().database, mod, [1e10])
-    known_of(tuner(), mod, 0)
+def test_known_finds_failures_except_infrastructure_and_unknown_ones(tuner, tools):
+    one, mod = tuner(), tools.matmul(48)
+    failures = [Failure(kind, Phase.RUN, "words", 3.0) for kind in FailureKind]
+    tiles = iter([(48 // n, n) for n in (1, 2, 3, 4, 6, 8, 12)])
+    mods = [one.measure(mod, next(tiles), failure=each) for each in failures]
+    known = known_of(tuner(), mod, 5)
+    *found, infrastructure, unknown = (known.find(each, tools.llvm) for each in mods)
+    assert (infrastructure, unknown) == (None, None)
+    expected = [(True, None, each) for each in failures[:5]]
+    assert [(each.failed, each.run_secs, each.failure) for each in found] == expected
+    # Nor are failures without a cause known.
+    tools.commit(one.database, tools.matmul(16), [1e10])
+    known_of(tuner(), tools.matmul(16), 0)
 
 
 def test_known_ignores_times_of_other_machines(tuner, tools, mod):
@@ -160,13 +161,6 @@ def test_known_ignores_programs_for_other_targets(tuner, tools, mod):
     assert known.find(found, tools.llvm_other) is not None
 
 
-def test_known_finds_nothing_with_remeasure(tuner, tools, mod):
-    found = tuner().measure(mod, (4, 4))
-    known = known_of(tuner(), mod, 0, remeasure=True)
-    known.refresh()
-    assert known.find(found, tools.llvm) is None
-
-
 def test_known_skips_programs_that_do_not_replay(tuner, tools, mod):
     one = tuner()
     found = one.measure(mod, (4, 4))
@@ -182,27 +176,20 @@ def test_known_skips_programs_that_do_not_replay(tuner, tools, mod):
 
 def test_known_finds_programs_of_workload_with_other_block_names(tuner, tools, mod):
     found = tuner().measure(tools.matmul(16, block="another"), (4, 4), block="another")
-    known = known_of(tuner(), mod, 1)
-    assert known.find(found, tools.llvm) is not None
+    assert known_of(tuner(), mod, 1).find(found, tools.llvm) is not None
 
 
-def test_known_distinguishes_schedules_whatever_the_module_equality(tuner, tools, mod):
-    """All schedules of a module have equal anchor blocks."""
-    equality = "anchor-block"
+@pytest.mark.parametrize("equality", ["structural", "anchor-block"])
+def test_known_compares_scheduled_modules_in_full(equality, tuner, tools, mod, monkeypatch):
+    """All schedules of a module have equal anchor blocks, and here an equal hash."""
     one = tuner(module_equality=equality)
     mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
-    known = known_of(tuner(module_equality=equality), mod, 3)
-    found = [known.find(each, tools.llvm).run_secs for each in mods]
-    assert found == [(0.001,), (0.002,), (0.003,)]
-
-
-def test_known_compares_modules_of_equal_hash_in_full(tuner, tools, mod, monkeypatch):
-    one = tuner()
-    mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
-    monkeypatch.setattr(Known, "_hash", lambda *_: 7)
-    known = known_of(one, mod, 3)
-    assert [known.find(each, tools.llvm).run_secs[0] for each in mods] == [0.001, 0.002, 0.003]
-    assert known.find(mod, tools.llvm) is None
+    for _ in range(2):
+        known = known_of(tuner(module_equality=equality), mod, 3)
+        found = [known.find(each, tools.llvm).run_secs for each in mods]
+        assert found == [(0.001,), (0.002,), (0.003,)]
+        assert known.find(mod, tools.llvm) is None
+        monkeypatch.setattr(Known, "_hash", lambda *_: 7)
 
 
 def test_refresh_adds_records_of_other_runs_only(tuner, tools, mod):

@@ -28,6 +28,11 @@ from tunedb.storage.store import Store
 
 
 @pytest.fixture
+def mod(tools):
+    return tools.matmul()
+
+
+@pytest.fixture
 def own_path(tmp_path):
     return tmp_path / "own.db"
 
@@ -52,14 +57,11 @@ def fill(url, tools, mod, *found, target=None):
 @pytest.fixture
 def layered(own_path, tools, opened):
     """A function that opens the own database with layers behind it."""
-    return lambda *layers, **options: opened(
-        own_path, target=tools.llvm, layers=list(layers), **options
-    )
+    return lambda *layers, **more: opened(own_path, target=tools.llvm, layers=list(layers), **more)
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_layer_answers_if_own_database_has_no_record(team_url, tools, layered):
-    mod = tools.matmul()
+def test_layer_answers_if_own_database_has_no_record(own_path, team_url, tools, layered, mod):
     fill(team_url, tools, mod, (0.5, 4), (0.25, 8), (0.75, 2))
     database = layered(team_url)
     assert database.has_workload(mod)
@@ -72,26 +74,24 @@ def test_layer_answers_if_own_database_has_no_record(team_url, tools, layered):
     workload = database.commit_workload(mod)
     top = database.get_top_k(workload, 2)
     assert tools.seconds(top) == [[0.25], [0.5]]
-    assert len(database.get_top_k(workload, 10)) == 3
-    assert database.get_top_k(workload, 0) == []
+    assert (len(database.get_top_k(workload, 10)), database.get_top_k(workload, 0)) == (3, [])
     for record in top:
         assert record.workload.same_as(workload)
         record.trace.apply_to_schedule(Schedule(mod), remove_postproc=False)
-    # All other answers come from the own database alone.
-    assert len(database) == 0
-    assert database.get_all_tuning_records() == []
+    # All other answers come from the own database alone, and measurements go there.
+    assert (len(database), database.get_all_tuning_records()) == (0, [])
+    database.commit_tuning_record(tools.record(mod, best.workload, [0.5], tile=(2, 8)))
+    assert (len(database), tools.top(database, workload)) == (1, [[0.5]])
+    with Store(own_path) as own, closing(open_layer(team_url, own)) as store:
+        assert (store.records.count(), store.read_only) == (3, True)
 
 
 @pytest.mark.parametrize(("own", "served"), [(0.5, 0.5), (1e10, 0.25)])
-def test_own_record_precedes_layer_unless_it_failed(
-    own, served, own_path, team_url, tools, layered
-):
-    mod = tools.matmul()
+def test_own_records_that_ran_precede_layers(own, served, own_path, team_url, tools, layered, mod):
     fill(team_url, tools, mod, (0.25, 4))
     fill(own_path, tools, mod, (own, 8))
     database = layered(team_url)
-    assert tools.top(database, mod) == [[served]]
-    assert tools.best(database, mod) == [served]
+    assert (tools.top(database, mod), tools.best(database, mod)) == ([[served]], [served])
 
 
 def test_layers_are_asked_in_their_order(tmp_path, tools, layered):
@@ -103,21 +103,7 @@ def test_layers_are_asked_in_their_order(tmp_path, tools, layered):
     assert [tools.best(database, one) for one in (mod, small)] == [[0.5], [0.125]]
 
 
-def test_measurements_are_stored_in_the_own_database_only(own_path, team_url, tools, layered):
-    mod = tools.matmul()
-    fill(team_url, tools, mod, (0.25, 4))
-    database = layered(team_url)
-    workload = database.query_tuning_record(mod, tools.llvm, "main").workload
-    database.commit_tuning_record(tools.record(mod, workload, [0.5], tile=(2, 8)))
-    assert len(database) == 1
-    assert tools.top(database, workload) == [[0.5]]
-    with Store(own_path) as own, closing(open_layer(team_url, own)) as store:
-        assert store.records.count() == 1
-        assert store.read_only
-
-
-def test_read_only_database_serves_records_of_a_layer(own_path, team_url, tools, opened):
-    mod = tools.matmul()
+def test_read_only_database_serves_records_of_a_layer(own_path, team_url, tools, opened, mod):
     fill(team_url, tools, mod, (0.25, 4))
     fill(own_path, tools, tools.matmul(8))
     options = {"target": tools.llvm, "read_only": True}
@@ -126,8 +112,7 @@ def test_read_only_database_serves_records_of_a_layer(own_path, team_url, tools,
         opened(own_path, **options).commit_workload(mod)
 
 
-def test_layer_serves_records_of_compatible_target_only_with_fallback(team_url, tools, layered):
-    mod = tools.matmul()
+def test_layer_serves_compatible_targets_with_fallback_alone(team_url, tools, layered, mod):
     fill(team_url, tools, mod, (0.25, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.125, 4), target=tools.llvm_newer)
     for fallback, best in (("exact", None), ("compatible", [0.25])):
@@ -136,16 +121,14 @@ def test_layer_serves_records_of_compatible_target_only_with_fallback(team_url, 
         assert tools.best(database, mod) == best
 
 
-def test_exact_target_of_layer_precedes_compatible_own_record(own_path, team_url, tools, layered):
+def test_exact_target_of_layer_precedes_compatible_own_one(own_path, team_url, tools, layered, mod):
     """A layer's record for this machine is worth more than an own one for another."""
-    mod = tools.matmul()
     fill(own_path, tools, mod, (0.125, 4), target=tools.llvm_other)
     fill(team_url, tools, mod, (0.25, 8))
     assert tools.top(layered(team_url, fallback="compatible"), mod) == [[0.25]]
 
 
-def test_unbound_handle_skips_layer_of_several_kinds_with_one_warning(own_path, team_url, tools):
-    mod = tools.matmul()
+def test_unbound_handle_skips_layer_of_several_kinds(own_path, team_url, tools, mod):
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, layers=[team_url])) as database:
         workload = database.commit_workload(mod)
@@ -163,9 +146,7 @@ def test_unbound_handle_skips_layer_of_several_kinds_with_one_warning(own_path, 
         database.get_top_k(database.commit_workload(mod), 5)
 
 
-def test_missing_layer_is_reported_once_and_tried_again_later(
-    tmp_path, tools, monkeypatch, layered
-):
+def test_missing_layer_is_reported_once_and_tried_later(tmp_path, tools, monkeypatch, layered):
     mod, team = tools.matmul(), tmp_path / "team.db"
     with logged() as warnings:
         database = layered(team)
@@ -182,11 +163,8 @@ def test_missing_layer_is_reported_once_and_tried_again_later(
         assert len(warnings) == 1
 
 
-def test_layer_is_skipped_while_its_server_is_unreachable_and_used_again_later(
-    postgres_server, tools, monkeypatch, layered
-):
+def test_layer_is_skipped_while_unreachable(postgres_server, tools, monkeypatch, layered, mod):
     url = postgres_server.new_database()
-    mod = tools.matmul()
     fill(url, tools, mod, (0.25, 4))
     name = make_url(url).database
     with logged() as warnings:
@@ -216,22 +194,18 @@ def test_invalid_database_as_layer_is_skipped_with_one_warning(own_path, tmp_pat
     view = tmp_path / "view.db"
     fill(view, tools, tools.matmul(), (0.25, 4))
     sql(view, "CREATE VIEW endless AS SELECT 1")
-    problems = {"other.db": "another program", "text.db": "not a database", "view.db": "view"}
+    problems = {"other.db": "another program", "text.db": "not a SQLite file", "view.db": "view"}
     for name, words in problems.items():
         with logged() as warnings:
             Database(own_path, target=tools.llvm, layers=[tmp_path / name]).close()
         (message,) = warnings
-        assert words in message or "not a SQLite file" in message, message
+        assert words in message, message
+    for url in ("mysql://host/db", ":memory:", ""):
+        with pytest.raises(UsageError):
+            Database(own_path, layers=[url])
 
 
-@pytest.mark.parametrize("url", ["mysql://host/db", ":memory:", ""])
-def test_database_rejects_invalid_urls_of_layers(own_path, url):
-    with pytest.raises(UsageError):
-        Database(own_path, layers=[url])
-
-
-def test_layers_of_a_run_come_from_arguments_or_configuration(tmp_path, tools, monkeypatch):
-    mod = tools.matmul()
+def test_layers_of_a_run_come_from_arguments_or_configuration(tmp_path, tools, monkeypatch, mod):
     fill(tmp_path / "team.db", tools, mod, (0.25, 4))
     (tmp_path / "tunedb.toml").write_text('url = "own.db"\nlayers = ["team.db"]')
     monkeypatch.chdir(tmp_path)
@@ -242,9 +216,7 @@ def test_layers_of_a_run_come_from_arguments_or_configuration(tmp_path, tools, m
             found = defaults.database_of(database, tools.llvm, "structural", stack, layers)
             return len(list(found._handle.layers))
 
-    assert count(None, None) == 1
-    assert count(None, ["team.db", "more.db"]) == 2
-    assert count(None, []) == 0
+    assert [count(None, layers) for layers in (None, ["team.db", "more.db"], [])] == [1, 2, 0]
     # A database that is named has no configured layers.
     assert count("another.db", None) == 0
     with closing(Database("own.db")) as database:
@@ -253,10 +225,7 @@ def test_layers_of_a_run_come_from_arguments_or_configuration(tmp_path, tools, m
             count(database, ["team.db"])
 
 
-def test_database_ignores_itself_but_no_copy_of_itself_as_a_layer(
-    own_path, tmp_path, tools, layered
-):
-    mod = tools.matmul()
+def test_database_ignores_itself_but_no_copy_as_a_layer(own_path, tmp_path, tools, layered, mod):
     with logged() as warnings:
         assert not layered(own_path).has_workload(mod)
         assert warnings == []
@@ -284,9 +253,10 @@ def evil(tools, mod, workload):
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_promise_17_forbidden_annotation_of_a_layer_never_reaches_tvm(team_url, tools, layered):
+def test_promise_17_forbidden_annotation_of_a_layer_never_reaches_tvm(
+    team_url, tools, layered, mod
+):
     """The next best record answers."""
-    mod = tools.matmul()
     with closing(Database(team_url, target=tools.llvm)) as database:
         database.commit_tuning_record(evil(tools, mod, database.commit_workload(mod)))
     fill(team_url, tools, mod, (0.25, 4))
@@ -304,9 +274,7 @@ def test_promise_17_forbidden_annotation_of_a_layer_never_reaches_tvm(team_url, 
 
 
 @pytest.mark.usefixtures("no_parser")
-def test_layer_that_disappears_during_a_replay_answers_nothing(
-    tmp_path, tools, monkeypatch, layered
-):
+def test_layer_that_is_gone_during_a_replay_answers_nothing(tmp_path, tools, monkeypatch, layered):
     """The server disappears while its record is found not to replay; the query returns None."""
     mod, team = tools.matmul(), tmp_path / "team.db"
     fill(team, tools, mod, (0.25, 4))
@@ -330,8 +298,7 @@ def test_layer_with_a_damaged_workload_body_is_skipped(tmp_path, tools, layered)
         assert any("this layer is left out" in message for message in warnings)
 
 
-def test_schedule_applies_record_of_a_layer_and_names_the_layer(team_url, tools, layered):
-    mod = tools.matmul()
+def test_schedule_applies_record_of_a_layer_and_names_the_layer(team_url, tools, layered, mod):
     fill(team_url, tools, mod, (0.25, 4))
     database = layered(team_url)
     made, (use,) = schedule(mod, database)
@@ -345,8 +312,7 @@ def test_schedule_applies_record_of_a_layer_and_names_the_layer(team_url, tools,
     assert compile(mod, database).uses == (use,)
 
 
-def test_warm_drafts_include_programs_of_layers(team_url, tools, layered):
-    mod = tools.matmul()
+def test_warm_drafts_include_programs_of_layers(team_url, tools, layered, mod):
     fill(team_url, tools, mod, (0.25, 4))
     record = tools.record(mod, ms.database.Workload(mod), None, tile=(1, 16))
     template = schedule_queries.from_tvm(record.trace)

@@ -107,8 +107,7 @@ def run(mod, layout):
 
 
 def result_of(executable, image=IMAGE):
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    return machine["main"](tvm.runtime.tensor(image)).numpy()
+    return relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(image)).numpy()
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -118,8 +117,7 @@ def test_nothing_is_transposed_between_two_convolutions(name):
     assert not any("pad" in each or "power" in each for each in names)
     # The network's image and its result.
     assert sum("transpose" in each for each in names) == 2, names
-    kept = prim_funcs(lower(mod, TARGET, Lowering("keep")).mod)
-    assert len(names) <= len(kept) + 2
+    assert len(names) <= len(prim_funcs(lower(mod, TARGET, Lowering("keep")).mod)) + 2
 
 
 def test_results_are_those_of_tvms_pipeline():

@@ -56,8 +56,7 @@ def test_crossed_lineage_names_donors_of_both_parents(first, second, donor, othe
         "crossover", Lineage(Origin.WARM, second)
     )
     assert child == Lineage(Origin.CROSSED, donor, ("unroll", "crossover"), other)
-    assert child.is_crossed
-    assert child.child("tile_size").is_crossed
+    assert child.is_crossed and child.child("tile_size").is_crossed
 
 
 def test_second_crossover_replaces_other_donor_only_by_a_known_one():
@@ -67,12 +66,9 @@ def test_second_crossover_replaces_other_donor_only_by_a_known_one():
 
 
 def test_extra_contains_only_operators_and_other_donor():
-    assert Lineage(Origin.RANDOM).extra() is None
-    assert Lineage(Origin.WARM, A).extra() is None
-    crossed = Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B))
-    assert orjson.loads(crossed.extra()) == {
-        "search": {"operators": ["crossover"], "other": B.hex()}
-    }
+    assert [Lineage(Origin.RANDOM).extra(), Lineage(Origin.WARM, A).extra()] == [None, None]
+    child = Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B))
+    assert orjson.loads(child.extra()) == {"search": {"operators": ["crossover"], "other": B.hex()}}
 
 
 @pytest.mark.parametrize("callbacks", ["ours", "AddToDatabase"])
@@ -97,9 +93,7 @@ def test_lineage_is_stored_with_the_measurement(callbacks, batch, tools, opened)
     assert [one.extra for one in stored] == [None, None, descents[2].extra(), None]
 
 
-def test_served_candidate_is_not_stored_but_takes_an_occurrence_number(
-    batch, tools, tmp_path, opened
-):
+def test_served_candidate_takes_a_number_but_is_not_stored(batch, tools, tmp_path, opened):
     database = opened(":memory:", target=tools.llvm)
     batch.builds[1] = ms.builder.BuilderResult(str(tmp_path / ARTIFACT), None)
     record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)

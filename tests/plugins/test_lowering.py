@@ -336,10 +336,8 @@ def test_handwritten_functions_need_each_optional_pass():
 
     simplify = ("s_tir.RemoveWeightLayoutRewriteBlock", "tirx.SimplifyForFeatureExtraction")
     unify = ("s_tir.LowerAutoCopy", "s_tir.UnifyThreadBinding")
-    assert changes(loops, "llvm", *simplify)
-    assert changes(choices, "llvm", *simplify)
-    assert changes(threads, "cuda", *unify)
-    assert changes(bound_by_attribute, "cuda", *unify)
+    assert changes(loops, "llvm", *simplify) and changes(choices, "llvm", *simplify)
+    assert changes(threads, "cuda", *unify) and changes(bound_by_attribute, "cuda", *unify)
     assert changes(windows, "llvm", "s_tir.UnifyThreadBinding", "s_tir.LowerMatchBuffer")
     passes = dict(passes_of_tvm(module(copies), "cuda"))
     assert "auto_copy" in str(passes["s_tir.CompactBufferAllocation"])

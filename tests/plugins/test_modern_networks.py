@@ -1,31 +1,14 @@
 """Small networks of today compute the same after tunedb's lowering as after TVM's."""
 
-import networks
+import networks  # adds the folder of modern_networks to the path
+
+# isort: split
+import modern_networks as modern
 import numpy as np
 import onnx
 import pytest
 import tvm
 from effort import spread
-from modern_networks import (
-    convnext,
-    crnn,
-    dcgan,
-    deeplab,
-    denoiser,
-    diffusion_unet,
-    dlrm,
-    grouped_llama,
-    mobilenet_v3,
-    quantised_mobilenet,
-    super_resolution,
-    swin,
-    t5,
-    video,
-    wav2vec,
-    whisper,
-    yolo,
-    yolo_v3,
-)
 from onnx import TensorProto
 from tvm import relax
 
@@ -35,24 +18,24 @@ from tunedb.plugins.metaschedule.module_source import load_module
 
 TARGET = tvm.target.Target(networks.LLVM)
 NETWORKS = {
-    "convnext": lambda: convnext(32, width=8),
-    "crnn": lambda: crnn(32, channels=2, hidden=6),
-    "dcgan": lambda: dcgan(8, width=4),
-    "deeplab": lambda: deeplab(64, width=8),
-    "denoiser": lambda: denoiser(5, bands=8, width=12),
-    "diffusion_unet": lambda: diffusion_unet(4, width=32, text=16),
-    "dlrm": lambda: dlrm(3),
-    "grouped_llama": lambda: grouped_llama(6, width=64, heads=4),
-    "mobilenet_v3": lambda: mobilenet_v3(32),
-    "quantised_mobilenet": lambda: quantised_mobilenet(32, width=4, blocks=2),
-    "super_resolution": lambda: super_resolution(8, width=8),
-    "swin": lambda: swin(56, width=32),
-    "t5": lambda: t5(6, width=64),
-    "video": lambda: video(8, frames=4),
-    "wav2vec": lambda: wav2vec(400, width=32),
-    "whisper": lambda: whisper(12, width=64, layers=1),
-    "yolo": lambda: yolo(32, width=4),
-    "yolo_v3": lambda: yolo_v3(32, width=4),
+    "convnext": lambda: modern.convnext(32, width=8),
+    "crnn": lambda: modern.crnn(32, channels=2, hidden=6),
+    "dcgan": lambda: modern.dcgan(8, width=4),
+    "deeplab": lambda: modern.deeplab(64, width=8),
+    "denoiser": lambda: modern.denoiser(5, bands=8, width=12),
+    "diffusion_unet": lambda: modern.diffusion_unet(4, width=32, text=16),
+    "dlrm": lambda: modern.dlrm(3),
+    "grouped_llama": lambda: modern.grouped_llama(6, width=64, heads=4),
+    "mobilenet_v3": lambda: modern.mobilenet_v3(32),
+    "quantised_mobilenet": lambda: modern.quantised_mobilenet(32, width=4, blocks=2),
+    "super_resolution": lambda: modern.super_resolution(8, width=8),
+    "swin": lambda: modern.swin(56, width=32),
+    "t5": lambda: modern.t5(6, width=64),
+    "video": lambda: modern.video(8, frames=4),
+    "wav2vec": lambda: modern.wav2vec(400, width=32),
+    "whisper": lambda: modern.whisper(12, width=64, layers=1),
+    "yolo": lambda: modern.yolo(32, width=4),
+    "yolo_v3": lambda: modern.yolo_v3(32, width=4),
 }
 
 

@@ -44,10 +44,6 @@ pytestmark = pytest.mark.usefixtures("intrinsics")
 # ---- small workloads -----------------------------------------------------------------------------
 
 
-def _matmul_relu():
-    return te_workload.matmul_relu(12, 16, 8)
-
-
 def _conv_relu():
     data, weight, conv = te_workload.conv2d_nhwc(1, 8, 8, 4, 8, 3, 1, 1)
     return data, weight, topi.nn.relu(conv)
@@ -65,7 +61,7 @@ def _dense_add():
 
 
 WORKLOADS = {
-    "matmul-relu": _matmul_relu,
+    "matmul-relu": lambda: te_workload.matmul_relu(12, 16, 8),
     "conv-relu": _conv_relu,
     "softmax": _softmax,
     "dense-add": _dense_add,
@@ -116,8 +112,7 @@ def scheduled(name, kind, trace):
 
 def of_tvm(kind, which, name):
     """Return one of TVM's own mutators, initialised."""
-    created = {type(one).__name__: one for one in ms.mutator.Mutator.create(kind)}
-    found = created[f"Mutate{which}"]
+    found = {type(one).__name__: one for one in ms.mutator.Mutator.create(kind)}[f"Mutate{which}"]
     found._initialize_with_tune_context(context(name, kind))
     return found
 
@@ -183,27 +178,22 @@ def test_queries_of_trace_without_compute_locations_and_parallel_annotation_are_
 
 
 def test_extents_returns_unbound_outer_loops_of_each_block():
-    schedule = Schedule(module("dense-add"))
-    dense, root = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("root")
-    rows, columns, reduced = schedule.get_loops(dense)
+    mod, query = module("dense-add"), schedule_queries.extents
+    schedule = Schedule(mod)
+    rows, columns, reduced = schedule.get_loops(schedule.get_sblock("T_matmul_NT"))
     outer, inner = schedule.split(rows, [2, 4])
     schedule.reorder(outer, columns, reduced, inner)
-    schedule.annotate(root, "meta_schedule.parallel", 64)
+    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.parallel", 64)
     variable = from_tvm(schedule.trace).instructions[-1].inputs[0]
-    found = schedule_queries.extents(schedule.trace, module("dense-add"))
-    assert found == {variable: [[2, 24], [8, 24]]}
+    assert query(schedule.trace, mod) == {variable: [[2, 24], [8, 24]]}
     schedule.bind(outer, "blockIdx.x")
-    found = schedule_queries.extents(schedule.trace, module("dense-add"))
-    assert found == {variable: [[], [8, 24]]}
-
-
-def test_extents_end_where_a_loop_has_several_statements():
-    schedule = Schedule(module("dense-add"))
-    dense, root = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("root")
-    schedule.compute_at(dense, schedule.get_loops(schedule.get_sblock("T_add"))[0])
-    schedule.annotate(root, "meta_schedule.parallel", 64)
-    (found,) = schedule_queries.extents(schedule.trace, module("dense-add")).values()
-    assert found == [[8], [8]]
+    assert query(schedule.trace, mod) == {variable: [[], [8, 24]]}
+    # They end where a loop has several statements.
+    schedule = Schedule(mod)
+    dense, add = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("T_add")
+    schedule.compute_at(dense, schedule.get_loops(add)[0])
+    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.parallel", 64)
+    assert list(query(schedule.trace, mod).values()) == [[[8], [8]]]
 
 
 def test_most_parallel_is_16_per_core_and_none_for_gpus():
@@ -397,8 +387,7 @@ def test_each_operator_mutator_changes_only_its_kind_of_instruction():
     parallel = ours(mutators.OperatorMutator("parallel"), "conv-relu", "llvm")
     for made in neighbours(parallel, trace, 5):
         new = from_tvm(made)
-        assert new.decisions == draft.decisions
-        assert new.skeleton == draft.skeleton
+        assert (new.decisions, new.skeleton) == (draft.decisions, draft.skeleton)
         assert new != draft
 
 
@@ -428,8 +417,7 @@ def test_tile_size_mutator_weighs_moves_by_prior():
 def test_crossover_mutator_joins_traces_that_it_met_before():
     mutator = ours(mutators.OperatorMutator("crossover"), "softmax", "llvm")
     first, second, *_ = traces("softmax", "llvm")
-    assert neighbours(mutator, first, 1) == []
-    assert mutator.counts.unchanged == 1
+    assert (neighbours(mutator, first, 1), mutator.counts.unchanged) == ([], 1)
     made = neighbours(mutator, second, 10)
     parents = {from_tvm(first), from_tvm(second)}
     assert made
@@ -462,10 +450,7 @@ def test_illegal_offspring_are_dropped_and_counted():
     assert counts.made + counts.illegal + counts.unchanged == len(tried)
     for trace in made:
         replayed(trace, module("softmax"))
-
-
-def test_mutator_counts_trace_of_another_workload_as_illegal():
-    """Moving a block replays the trace, which fails for another workload."""
+    # Moving a block replays the trace, which fails for another workload.
     mutator = ours(mutators.OperatorMutator("compute_location"), "conv-relu", "llvm")
     assert neighbours(mutator, traces("softmax", "llvm")[0], 3) == []
     assert mutator.counts.illegal == 3
@@ -475,8 +460,7 @@ def test_mutators_count_an_empty_trace_as_unchanged():
     empty = Schedule(module("conv-relu")).trace
     for operator in OPERATORS:
         mutator = ours(mutators.OperatorMutator(operator.name), "conv-relu", "llvm")
-        assert neighbours(mutator, empty, 2) == []
-        assert mutator.counts.unchanged == 2
+        assert (neighbours(mutator, empty, 2), mutator.counts.unchanged) == ([], 2)
 
 
 def test_mutator_and_replayer_do_not_change_the_module():

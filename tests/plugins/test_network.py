@@ -92,7 +92,7 @@ def commit(database, task, *, rewrite):
     database.commit_tuning_record(record)
 
 
-def test_lower_folds_batch_norms_and_moves_channels_last(mod):
+def test_lower_folds_batch_norms_moves_channels_last_and_lets_packing_choose_weights(mod):
     lowered = lower(mod, TARGET, Lowering())
     assert lowered.notes == ()
     functions = prim_funcs(lowered.mod)
@@ -101,10 +101,8 @@ def test_lower_folds_batch_norms_and_moves_channels_last(mod):
     infos = [ms.arg_info.ArgInfo.from_prim_func(func)[1] for func in convolutions]
     shapes = [tuple(info.as_json()[2]) for info in infos]
     assert sorted(shapes) == [(1, 1, 8, 32), (1, 1, 32, 8), (3, 3, 1, 32), (3, 3, 3, 8)]
-
-
-def test_lower_marks_only_weights_as_layout_free(mod):
-    free = free_layouts(lower(mod, TARGET, Lowering()).mod)
+    # Only weights are free of a layout.
+    free = free_layouts(lowered.mod)
     assert free and all(numbers and 0 not in numbers for numbers in free.values())
     assert all("conv2d" in name or "matmul" in name for name in free)
     assert free_layouts(lower(mod, TARGET, Lowering(prepack=False)).mod) == {}

@@ -94,29 +94,25 @@ def test_old_records_are_ranked_together_with_live_ones(path, live, tools, opene
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
 
 
-@pytest.mark.parametrize("source", [VERIFIED, FOREIGN], ids=["verified", "foreign"])
-@pytest.mark.parametrize("form", OLD, ids=["graph", "nodes"])
+#: Forms, scripts and sources of old records.
+UNREAD = {
+    "verified graph": [(OLD[0], True, VERIFIED)],
+    "verified nodes": [(OLD[1], True, VERIFIED)],
+    "foreign graph": [(OLD[0], True, FOREIGN)],
+    "foreign nodes": [(OLD[1], True, FOREIGN)],
+    # The own record is of the same workload and has no script.
+    "foreign beside an own one": [(OLD[0], True, FOREIGN), (OLD[0], None, OWN)],
+    "own without script": [(form, None, OWN) for form in OLD],
+}
+
+
+@pytest.mark.parametrize("records", UNREAD.values(), ids=UNREAD)
 @pytest.mark.usefixtures("no_parser")
-def test_scripts_of_others_are_never_parsed(path, live, tools, form, source):
-    mod, _ = live
-    add(path, [old_measurement(live, form)], source)
-    assert_serves_nothing(path, mod, tools)
-
-
-@pytest.mark.usefixtures("no_parser")
-def test_foreign_script_is_never_parsed_even_beside_an_own_record(path, live, tools):
-    """The own record is of the same workload and has no script."""
-    mod, _ = live
-    add(path, [old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
-    add(path, [old_measurement(live, OLD[0], script=None)])
-    assert_serves_nothing(path, mod, tools, records=2)
-
-
-@pytest.mark.usefixtures("no_parser")
-def test_old_workload_without_script_answers_nothing(path, live, tools):
-    mod, _ = live
-    add(path, [old_measurement(live, form, script=None) for form in OLD])
-    assert_serves_nothing(path, mod, tools, records=2)
+def test_scripts_of_others_are_never_parsed(path, live, tools, records):
+    for number, (form, script, source) in enumerate(records, 1):
+        seconds = 0.25 * number
+        add(path, [old_measurement(live, form, seconds=seconds, script=script)], source)
+    assert_serves_nothing(path, live[0], tools, len(records))
 
 
 def assert_serves_nothing(path, mod, tools, records=1):
@@ -211,9 +207,8 @@ def test_graph_of_0_26_labelled_as_todays_is_rebuilt_without_tvms_loader(path, l
     graph = orjson.loads(GOLDEN.read_bytes())
     graph.pop("metadata", None)
     wrong = Workload(WorkloadFormat.GRAPH, orjson.dumps(graph), tvm_version=str(tvm.__version__))
-    with tunedb.open(str(path)) as store:
-        program = replace(measurement.program, workload=wrong)
-        store.records.add([replace(measurement, program=program)], OWN)
+    add(path, [replace(measurement, program=replace(measurement.program, workload=wrong))])
+    with tunedb.open(path) as store:
         assert modules.is_readable(store.workloads.get(1))
     database = opened(path, target=tools.llvm)
     assert not database.has_workload(mod)
@@ -244,14 +239,12 @@ def test_own_source_corrects_tvm_version_of_foreign_workload(path, live, tools, 
         labelled = replace(workload, tvm_version=version, script=None)
         return replace(measurement, program=replace(measurement.program, workload=labelled))
 
-    with tunedb.open(str(path)) as store:
-        store.records.add([labelled("0.1.0")], FOREIGN)
-        assert store.workloads.get(1).tvm_version == "0.1.0"
-        store.records.add([replace(labelled("0.27.0"), measured_at=1)], OWN)
-    with tunedb.open(str(path)) as store:
-        assert store.workloads.get(1).tvm_version == "0.27.0"
-        store.records.add([replace(labelled("0.2.0"), measured_at=2)], FOREIGN)
-        assert store.workloads.get(1).tvm_version == "0.27.0"
+    for number, (version, source, known) in enumerate(
+        [("0.1.0", FOREIGN, "0.1.0"), ("0.27.0", OWN, "0.27.0"), ("0.2.0", FOREIGN, "0.27.0")], 1
+    ):
+        add(path, [replace(labelled(version), measured_at=number)], source)
+        with tunedb.open(path) as store:
+            assert store.workloads.get(1).tvm_version == known
     database = opened(path, target=tools.llvm)
     assert database.has_workload(mod)
 
@@ -266,13 +259,12 @@ def test_script_that_embeds_a_graph_is_never_parsed(path, live, tools, monkeypat
     assert not database.has_workload(mod)
 
 
-def test_queries_for_tvm_skip_workloads_of_other_tools(path, live, tools, monkeypatch):
+def test_queries_for_tvm_skip_workloads_of_other_tools(path, live):
     _, measurement = live
     key = Workload(WorkloadFormat.ANSOR, b'["matmul", 1, 2, 3]')
     program = Program(key, measurement.program.target, Trace(b'{"steps":[]}', None, b"\x80"))
-    with tunedb.open(str(path)) as store:
-        store.records.add([Measurement(program, (0.5,)), measurement], OWN)
+    add(path, [Measurement(program, (0.5,)), measurement])
+    with tunedb.open(path) as store:
         assert store.names.workloads_without("any", 0) == [2]
         assert [answer.workload_id for answer in store.answers.iterate()] == [2]
-        assert store.provenance.is_own_workload(1)
-        assert not store.provenance.is_own_workload(3)
+        assert [store.provenance.is_own_workload(n) for n in (1, 3)] == [True, False]

@@ -28,10 +28,11 @@ def i64(*numbers):
     return np.array(numbers, "int64")
 
 
-def model_of(kind, opset, values, *, outputs=1, **attributes):
+def model_of(kind, opset, values, attributes):
     """Return a model of one operator; values but the first are constants, None is absent."""
     names = [f"x{k}" if value is not None else "" for k, value in enumerate(values)]
-    results = [f"y{k}" for k in range(outputs)]
+    attributes = dict(attributes)
+    results = [f"y{k}" for k in range(attributes.pop("outputs", 1))]
     weights = [
         numpy_helper.from_array(value, name)
         for name, value in zip(names[1:], values[1:], strict=True)
@@ -69,6 +70,7 @@ def resize(opset=18, scales=None, sizes=None, value=IMAGE, **attributes):
     return ("Resize", opset, [value, None, scales, sizes], attributes)
 
 
+LINEAR = resize(13, f32(1, 1, 1.5, 2), mode="linear")
 #: Operators, the version of ONNX, inputs and attributes; all have other nodes than before.
 DEFINED = {
     "scales that do not divide": resize(13, f32(1, 1, 0.75, 1.5), mode="linear"),
@@ -79,10 +81,7 @@ DEFINED = {
     "not larger": resize(sizes=i64(8, 9), axes=[2, 3], keep_aspect_ratio_policy="not_larger"),
     "not smaller": resize(sizes=i64(8, 9), axes=[2, 3], keep_aspect_ratio_policy="not_smaller"),
     "symmetric": resize(
-        19,
-        f32(1, 1, 1.5, 1),
-        mode="linear",
-        coordinate_transformation_mode="half_pixel_symmetric",
+        19, f32(1, 1, 1.5, 1), mode="linear", coordinate_transformation_mode="half_pixel_symmetric"
     ),
     "integers": resize(13, f32(1, 1, 1.5, 1.5), value=(IMAGE * 9).astype("uint8")),
     "one infinity": ("IsInf", 10, [f32(1, np.inf, -np.inf, np.nan)], {"detect_negative": 0}),
@@ -93,15 +92,11 @@ DEFINED = {
     "integer exponents": ("Pow", 13, [floats(4), i64(2)], {}),
     "classes": ("OneHot", 11, [i64(0, 3, -1, 7), np.array(5), f32(2, 3)], {}),
     "classes on an axis": (
-        "OneHot",
-        13,
-        [RNG.integers(0, 6, (2, 3)), np.array(6), i64(0, 1)],
+        *("OneHot", 13, [RNG.integers(0, 6, (2, 3)), np.array(6), i64(0, 1)]),
         {"axis": 1},
     ),
     "moments of a norm": (
-        "LayerNormalization",
-        17,
-        [IMAGE, floats(5, 7), floats(5, 7)],
+        *("LayerNormalization", 17, [IMAGE, floats(5, 7), floats(5, 7)]),
         {"axis": 2, "outputs": 3},
     ),
     "a mask": ("Dropout", 13, [f32(1, np.nan)], {"outputs": 2}),
@@ -110,12 +105,9 @@ DEFINED = {
 
 @pytest.mark.parametrize("name", DEFINED)
 def test_definitions_equal_the_operator(name):
-    kind, opset, values, attributes = DEFINED[name]
-    model = model_of(kind, opset, values, **attributes)
-    expected = ReferenceEvaluator(model).run(None, {"x0": values[0]})
-    close(by_definition(model, values[0]), expected)
-    nodes = define(model, frozenset()).graph.node
-    assert len(nodes) > 1
+    model, value = model_of(*DEFINED[name]), DEFINED[name][2][0]
+    close(by_definition(model, value), ReferenceEvaluator(model).run(None, {"x0": value}))
+    assert len(define(model, frozenset()).graph.node) > 1
 
 
 #: Operators that stay as they are.
@@ -126,9 +118,7 @@ KEPT = {
         13, f32(1, 1, 1.5, 1.5), mode="linear", coordinate_transformation_mode="align_corners"
     ),
     "a part of the image": (
-        "Resize",
-        13,
-        [IMAGE, f32(0, 0, 0.1, 0.1, 1, 1, 0.9, 0.9), f32(1, 1, 1, 1), None],
+        *("Resize", 13, [IMAGE, f32(0, 0, 0.1, 0.1, 1, 1, 0.9, 0.9), f32(1, 1, 1, 1), None]),
         {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"},
     ),
     "pads": ("MaxPool", 12, [IMAGE], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}),
@@ -141,16 +131,14 @@ KEPT = {
 
 @pytest.mark.parametrize("name", KEPT)
 def test_what_tvm_converts_rightly_stays(name):
-    kind, opset, values, attributes = KEPT[name]
-    model = model_of(kind, opset, values, **attributes)
+    model = model_of(*KEPT[name])
     before = list(model.graph.node)
     assert list(define(model, frozenset()).graph.node) == before
 
 
 def test_sizes_of_images_of_unknown_size_stay():
     for case, names in ((resize(sizes=i64(1, 2, 8, 9)), "bchw"), (KEPT["scales that divide"], "b")):
-        kind, opset, values, attributes = case
-        model = model_of(kind, opset, values, **attributes)
+        model = model_of(*case)
         for axis, name in enumerate(names):
             model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
         assert len(define(model, frozenset()).graph.node) == 1
@@ -174,10 +162,9 @@ def repeated(times):
     return IMAGE.repeat(times, 2).repeat(times, 3)
 
 
-def whole(kind, opset, values, **attributes):
+def whole(*case):
     """Return the result of an operator as ONNX computes it."""
-    model = model_of(kind, opset, values, **attributes)
-    return ReferenceEvaluator(model).run(None, {"x0": values[0]})[0]
+    return ReferenceEvaluator(model_of(*case)).run(None, {"x0": case[2][0]})[0]
 
 
 SPREAD = [IMAGE, floats(2, 3, 3, 3)]
@@ -194,6 +181,10 @@ READ = {
         ("Resize", 10, [IMAGE, f32(1, 1, 0.6, 1)], {}),
         [IMAGE[:, :, [0, 2, 4]]],
     ),
+    "reduced and enlarged by scales": (
+        ("Resize", 10, [IMAGE, f32(1, 1, 0.7, 1.5)], {}),
+        [IMAGE[:, :, [0, 2, 3]][..., [0, 0, 1, 2, 2, 3, 4, 4, 5, 6]]],
+    ),
     "bounds as attributes": (
         ("Slice", 9, [IMAGE], {"starts": [1, 0], "ends": [3, -2], "axes": [2, 3]}),
         [IMAGE[:, :, 1:3, :-2]],
@@ -208,9 +199,7 @@ READ = {
     ),
     "windows apart": (
         (
-            "MaxPool",
-            12,
-            [floats(1, 1, 1, 1).repeat(4, 2).repeat(4, 3)],
+            *("MaxPool", 12, [floats(1, 1, 1, 1).repeat(4, 2).repeat(4, 3)]),
             {"kernel_shape": [1, 1], "strides": [2, 2], "auto_pad": "SAME_UPPER"},
         ),
         None,
@@ -218,12 +207,11 @@ READ = {
     # One row is too many, and two columns, of which each side loses one.
     "the shape of a transposed convolution": (
         ("ConvTranspose", 11, SPREAD, {"strides": [2, 2], "output_shape": [10, 13]}),
-        [whole("ConvTranspose", 11, SPREAD, strides=[2, 2])[:, :, 1:, 1:-1]],
+        [whole("ConvTranspose", 11, SPREAD, {"strides": [2, 2]})[:, :, 1:, 1:-1]],
     ),
     "regions": (
         (
-            "RoiAlign",
-            16,
+            *("RoiAlign", 16),
             [floats(2, 3, 9, 9), f32(1, 1, 6, 7, 0, 2, 8, 5).reshape(2, 4), i64(0, 1)],
             {"output_height": 3, "output_width": 2, "spatial_scale": 0.8, "sampling_ratio": 2},
         ),
@@ -232,23 +220,27 @@ READ = {
 }
 
 
-@pytest.mark.parametrize("name", READ)
-def test_models_compute_what_onnx_says(name, computed):
-    (kind, opset, values, attributes), expected = READ[name]
-    model = model_of(kind, opset, values, **attributes)
-    if expected is None:
-        expected = ReferenceEvaluator(model).run(None, {"x0": values[0]})
+def say_results(model, expected):
+    """Give the results of a model the types and shapes that they will have."""
     for result, array in zip(model.graph.output, expected, strict=True):
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         result.CopyFrom(helper.make_tensor_value_info(result.name, dtype, array.shape))
-    close(computed(model, values[0]), expected)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_models_compute_what_onnx_says(name, computed):
+    case, expected = READ[name]
+    model, value = model_of(*case), case[2][0]
+    if expected is None:
+        expected = ReferenceEvaluator(model).run(None, {"x0": value})
+    say_results(model, expected)
+    close(computed(model, value), expected)
 
 
 @pytest.mark.parametrize("name", [*DEFINED, *READ])
 def test_definitions_are_not_defined_again(name):
     """A model is read in several passes, the nodes of which stand beside earlier ones."""
-    kind, opset, values, attributes = DEFINED.get(name) or READ[name][0]
-    model = define(model_of(kind, opset, values, **attributes), frozenset())
+    model = define(model_of(*(DEFINED.get(name) or READ[name][0])), frozenset())
     nodes = list(model.graph.node)
     assert list(define(model, frozenset()).graph.node) == nodes
 
@@ -257,34 +249,34 @@ def test_operators_that_tvm_lacks_stand_beside_corrected_ones(computed):
     """The second pass, for the network, meets the nodes of the first one in an old model."""
     hidden = 3
     values = [IMAGE[0].transpose(1, 0, 2), floats(1, hidden, 7), floats(1, hidden, hidden)]
-    model = model_of("RNN", 9, values, hidden_size=hidden)
-    expected = define(model_of("RNN", 9, values, hidden_size=hidden), {"RNN"})
+    model = model_of("RNN", 9, values, {"hidden_size": hidden})
+    expected = define(model_of("RNN", 9, values, {"hidden_size": hidden}), {"RNN"})
     (expected,) = ReferenceEvaluator(expected).run(None, {"x0": values[0]})[:1]
-    scales = numpy_helper.from_array(f32(1, 1, 1, 2), "scales")
-    model.graph.initializer.append(scales)
+    expected = [expected.repeat(2, 3)[1:]]
+    model.graph.initializer.append(numpy_helper.from_array(f32(1, 1, 1, 2), "scales"))
     model.graph.node.append(helper.make_node("Upsample", ["y0", "scales"], ["y1"]))
     model.graph.node.append(helper.make_node("Slice", ["y1"], ["y2"], starts=[1], ends=[9]))
-    result = helper.make_tensor_value_info("y2", 1, [4, 1, 2, 2 * hidden])
-    model.graph.output[0].CopyFrom(result)
-    close(computed(model, values[0]), [expected.repeat(2, 3)[1:]])
+    model.graph.output[0].name = "y2"
+    say_results(model, expected)
+    close(computed(model, values[0]), expected)
 
 
 def test_operators_in_functions_are_corrected(computed):
     """PyTorch's exporter writes functions, which are inlined."""
-    model = model_of("IsInf", 20, [f32(np.inf, -np.inf, 0)], detect_negative=0)
+    value, expected = f32(np.inf, -np.inf, 0), [np.array([True, False, False])]
+    model = model_of("IsInf", 20, [value], {"detect_negative": 0})
     domains = [helper.make_opsetid("", 20), helper.make_opsetid("own", 1)]
     body = helper.make_function("own", "Own", ["x0"], ["y0"], list(model.graph.node), domains[:1])
     model.functions.append(body)
     model.opset_import.append(domains[1])
     del model.graph.node[:]
     model.graph.node.append(helper.make_node("Own", ["x0"], ["y0"], domain="own"))
-    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y0", 9, [3]))
-    close(computed(model, f32(np.inf, -np.inf, 0)), [np.array([True, False, False])])
+    say_results(model, expected)
+    close(computed(model, value), expected)
 
 
 def test_scales_may_be_computed():
-    kind, opset, values, attributes = resize(13, f32(1, 1, 0.75, 1.5), mode="linear")
-    model, parts = model_of(kind, opset, values, **attributes), [f32(1, 1), f32(0.75, 1.5)]
+    model, parts = model_of(*LINEAR), [f32(1, 1), f32(1.5, 2)]
     expected = by_definition(model, IMAGE)
     graph = model.graph
     del graph.initializer[:]
@@ -296,15 +288,6 @@ def test_scales_may_be_computed():
     close(by_definition(model, IMAGE), expected)
 
 
-def test_axes_grow_and_shrink_by_scales_of_early_versions(computed):
-    model = model_of("Resize", 10, [IMAGE, f32(1, 1, 0.7, 1.5)])
-    rows, columns = [0, 2, 3], [0, 0, 1, 2, 2, 3, 4, 4, 5, 6]
-    expected = IMAGE[:, :, rows][..., columns]
-    result = helper.make_tensor_value_info("y0", 1, expected.shape)
-    model.graph.output[0].CopyFrom(result)
-    close(computed(model, IMAGE), [expected])
-
-
 @pytest.mark.parametrize(
     "case",
     [
@@ -314,16 +297,14 @@ def test_axes_grow_and_shrink_by_scales_of_early_versions(computed):
     ],
 )
 def test_the_batch_may_be_unknown(case):
-    kind, opset, values, attributes = case
-    model = model_of(kind, opset, values, **attributes)
-    expected = by_definition(model, values[0])
+    model, value = model_of(*case), case[2][0]
+    expected = by_definition(model, value)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "b"
-    close(by_definition(model, values[0]), expected)
+    close(by_definition(model, value), expected)
 
 
 def test_a_model_of_unknown_ranks_is_simplified(computed):
     """Exporters compute shapes by operators, which ONNX's shape inference does not follow."""
-    half = numpy_helper.from_array(f32(0.5), "half")
     nodes = [
         helper.make_node("Shape", ["x0"], ["shape"]),
         helper.make_node("Cast", ["shape"], ["floats"], to=1),
@@ -333,24 +314,20 @@ def test_a_model_of_unknown_ranks_is_simplified(computed):
         helper.make_node("Cast", ["floors"], ["sizes"], to=7),
         helper.make_node("Reshape", ["x0", "sizes"], ["image"]),
     ]
-    kind, opset, values, attributes = resize(13, f32(1, 1, 1.5, 2), mode="linear")
-    model = model_of(kind, opset, values, **attributes)
+    model = model_of(*LINEAR)
     expected = by_definition(model, IMAGE)
     model.graph.node[0].input[0] = "image"
     for place, node in enumerate(nodes):
         model.graph.node.insert(place, node)
-    model.graph.initializer.append(half)
-    shape = helper.make_tensor_value_info("y0", 1, expected[0].shape)
-    model.graph.output[0].CopyFrom(shape)
+    model.graph.initializer.append(numpy_helper.from_array(f32(0.5), "half"))
+    say_results(model, expected)
     close(computed(model, IMAGE), expected)
 
 
 def test_operators_in_branches_are_refused():
-    kind, opset, values, attributes = resize(13, f32(1, 1, 0.75, 1.5), mode="linear")
-    model = model_of(kind, opset, values, **attributes)
+    model = model_of(*LINEAR)
     branch = helper.make_graph(list(model.graph.node), "branch", [], [model.graph.output[0]])
-    condition = numpy_helper.from_array(np.array(True), "condition")
-    model.graph.initializer.append(condition)
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "condition"))
     del model.graph.node[:]
     node = helper.make_node("If", ["condition"], ["y0"], then_branch=branch, else_branch=branch)
     model.graph.node.append(node)
@@ -361,33 +338,23 @@ def test_operators_in_branches_are_refused():
 
 REFUSED = {
     "its training mode is not computed; export it for inference": (
-        "BatchNormalization",
-        15,
-        [IMAGE, *[f32(1, 2)] * 4],
+        *("BatchNormalization", 15, [IMAGE, *[f32(1, 2)] * 4]),
         {"training_mode": 1, "outputs": 3},
     ),
     "its training mode is not computed; export": (
-        "Dropout",
-        13,
-        [IMAGE, np.float32(0.5), np.array(True)],
+        *("Dropout", 13, [IMAGE, np.float32(0.5), np.array(True)]),
         {},
     ),
     "its maxima are not computed": (
-        "RoiAlign",
-        16,
-        [IMAGE, f32(0, 0, 1, 1).reshape(1, 4), i64(0)],
+        *("RoiAlign", 16, [IMAGE, f32(0, 0, 1, 1).reshape(1, 4), i64(0)]),
         {"mode": "max"},
     ),
     "its ceil_mode is not computed": (
-        "LpPool",
-        18,
-        [IMAGE],
+        *("LpPool", 18, [IMAGE]),
         {"ceil_mode": 1, "kernel_shape": [2, 2], "strides": [2, 2]},
     ),
     "its output_shape is larger than its input fills": (
-        "ConvTranspose",
-        11,
-        [IMAGE, floats(2, 3, 3, 3)],
+        *("ConvTranspose", 11, [IMAGE, floats(2, 3, 3, 3)]),
         {"strides": [2, 2], "output_shape": [14, 20]},
     ),
     "linear interpolation of uint8 is not computed": resize(
@@ -398,15 +365,13 @@ REFUSED = {
 
 @pytest.mark.parametrize("reason", REFUSED)
 def test_what_is_not_computed_is_named_with_the_reason(reason):
-    kind, opset, values, attributes = REFUSED[reason]
-    line = rf"TVM would not compute {kind} \(node net\), and {reason}"
+    line = rf"TVM would not compute {REFUSED[reason][0]} \(node net\), and {reason}"
     with raises_line(FormatError, match=line):
-        define(model_of(kind, opset, values, **attributes), frozenset())
+        define(model_of(*REFUSED[reason]), frozenset())
 
 
 def test_a_scale_of_unknown_size_is_named():
-    kind, opset, values, attributes = resize(13, f32(1, 1, 1.5, 1.5), mode="linear")
-    model = model_of(kind, opset, values, **attributes)
+    model = model_of(*LINEAR)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "h"
     with raises_line(FormatError, match=r"\(node net\), and axis 2 of x0 has no fixed size"):
         define(model, frozenset())

@@ -35,47 +35,40 @@ def recurrent(kind, steps, direction="forward", *, opset=17, bias=True, states=F
     }
     if bias:
         weights["B"] = normal(directions, 2 * gates * HIDDEN)
-    batch_first = attributes.get("layout", 0)
+    is_lstm, batch_first = kind == "LSTM", attributes.get("layout", 0)
     inputs = {"X": normal(BATCH, steps, INPUT) if batch_first else normal(steps, BATCH, INPUT)}
     if states:
-        names = ["initial_h", "initial_c"][: 1 + (kind == "LSTM")]
-        shape = [directions, BATCH, HIDDEN]
-        for name in names:
-            inputs[name] = normal(*([shape[1], shape[0], HIDDEN] if batch_first else shape))
+        shape = [BATCH, directions] if batch_first else [directions, BATCH]
+        for name in ["initial_h", "initial_c"][: 1 + is_lstm]:
+            inputs[name] = normal(*shape, HIDDEN)
     every = {**weights, **inputs}
-    arguments = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c"]
-    outputs = ["Y", "Y_h", "Y_c"][: 2 + (kind == "LSTM")]
+    arguments = ["X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c"][: 6 + is_lstm]
     node = helper.make_node(
         kind,
-        [name if name in every else "" for name in arguments[: 6 + (kind == "LSTM")]],
-        outputs,
-        name="net",
-        hidden_size=HIDDEN,
-        direction=direction,
+        [name if name in every else "" for name in arguments],
+        ["Y", "Y_h", "Y_c"][: 2 + is_lstm],
+        **{"name": "net", "hidden_size": HIDDEN, "direction": direction},
         **attributes,
     )
-    return model_of(node, inputs, weights, {name: [None] * 4 for name in outputs[:1]}, opset), every
+    return model_of(node, inputs, weights, {"Y": [None] * 4}, opset), every
 
 
 def model_of(node, inputs, weights, outputs, opset=17):
-    """Return a model of one operator; outputs that are no keys of `outputs` have rank 3."""
+    """Return a model of one operator; outputs that are no keys of `outputs` have rank 3.
+
+    Those of `outputs` have a shape and are of float32, or a type and a shape.
+    """
     types = {np.dtype("float32"): 1, np.dtype("uint8"): 2, np.dtype("int8"): 3}
+    results = {name: outputs.get(name, [None] * 3) for name in node.output}
+    results = {k: v if isinstance(v, tuple) else (TensorProto.FLOAT, v) for k, v in results.items()}
     graph = helper.make_graph(
         [node],
         "graph",
         [helper.make_tensor_value_info(k, types[v.dtype], v.shape) for k, v in inputs.items()],
-        [
-            helper.make_tensor_value_info(name, *typed(outputs.get(name, [None] * 3)))
-            for name in node.output
-        ],
+        [helper.make_tensor_value_info(name, *typed) for name, typed in results.items()],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-
-
-def typed(output):
-    """Return type and shape of an output, of float32 by default."""
-    return output if isinstance(output, tuple) else (TensorProto.FLOAT, output)
 
 
 def sigmoid(x):
@@ -135,14 +128,12 @@ def inputs_of(model, values):
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_recurrent_operators_are_unrolled_by_their_equations(kind, direction):
     befores = (0, 1) if kind == "GRU" else (0,)
-    for steps, opset, bias, states, before, batch_first in product(
-        (1, 3), (11, 17), (False, True), (False, True), befores, (0, 1)
+    for steps, (opset, batch_first), bias, states, before in product(
+        (1, 3), ((11, 0), (17, 0), (17, 1)), (False, True), (False, True), befores
     ):
         attributes = {"linear_before_reset": before} if kind == "GRU" else {}
         if opset >= 14:
             attributes["layout"] = batch_first
-        elif batch_first:
-            continue
         model, values = recurrent(
             kind, steps, direction, opset=opset, bias=bias, states=states, **attributes
         )
@@ -197,47 +188,42 @@ def test_models_with_recurrent_operators_are_read(kind, direction, read):
 
 
 def test_steps_are_calls_of_the_same_functions(read):
+    target = tvm.target.Target(networks.LLVM)
     few, many = (
-        prim_funcs(
-            lower(read(recurrent("LSTM", steps)[0]), tvm.target.Target(networks.LLVM), DEFAULT).mod
-        )
+        prim_funcs(lower(read(recurrent("LSTM", steps)[0]), target, DEFAULT).mod)
         for steps in (4, 9)
     )
     assert len(few) == len(many) <= 10
+
+
+def attribute(name, value):
+    """Return a change of a model that gives its node an attribute."""
+    return lambda _, node: node.attribute.append(helper.make_attribute(name, value))
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         (
-            lambda model, node: model.graph.input[0].type.tensor_type.shape.dim[0].Clear(),
+            lambda model, _: model.graph.input[0].type.tensor_type.shape.dim[0].Clear(),
             "its number of steps is no number; export the model with a fixed length",
         ),
         (
-            lambda model, node: node.input.__setitem__(4, "lengths"),
+            lambda _, node: node.input.__setitem__(4, "lengths"),
             "sequence_lens is not unrolled; export the model without it",
         ),
-        (lambda model, node: node.input.append("P"), "peepholes are not unrolled"),
+        (lambda _, node: node.input.append("P"), "peepholes are not unrolled"),
+        (attribute("clip", 1.0), "clip is not unrolled"),
         (
-            lambda model, node: node.attribute.append(helper.make_attribute("clip", 1.0)),
-            "clip is not unrolled",
-        ),
-        (
-            lambda model, node: node.attribute.append(
-                helper.make_attribute("activations", ["Sigmoid", "Affine", "Tanh"])
-            ),
+            attribute("activations", ["Sigmoid", "Affine", "Tanh"]),
             "its activation Affine is not unrolled",
         ),
     ],
 )
 def test_recurrent_operators_that_are_not_unrolled_are_named_with_the_reason(change, reason, read):
     model, _ = recurrent("LSTM", 3, states=True)
-    model.graph.initializer.extend(
-        [
-            numpy_helper.from_array(np.full(BATCH, 3, "int32"), "lengths"),
-            numpy_helper.from_array(normal(1, 3 * HIDDEN), "P"),
-        ]
-    )
+    constants = {"lengths": np.full(BATCH, 3, "int32"), "P": normal(1, 3 * HIDDEN)}
+    model.graph.initializer.extend(numpy_helper.from_array(v, k) for k, v in constants.items())
     change(model, model.graph.node[0])
     with raises_line(FormatError, match=rf"m\.onnx: TVM has no LSTM \(node net\), and {reason}"):
         read(model)
@@ -260,39 +246,25 @@ CONVOLVED = [integers(1, 4, 7, 7), number(0.02), number(120, "uint8")]
 QUANTISED = {
     "QLinearConv": (
         [
-            *CONVOLVED,
-            integers(6, 4, 3, 3, dtype="int8"),
-            SCALES,
-            np.zeros(6, "int8"),
-            number(0.07),
-            number(11, "uint8"),
-            np.arange(-3, 3, dtype="int32") * 900,
+            *(*CONVOLVED, integers(6, 4, 3, 3, dtype="int8"), SCALES, np.zeros(6, "int8")),
+            *(number(0.07), number(11, "uint8"), np.arange(-3, 3, dtype="int32") * 900),
         ],
         (TensorProto.UINT8, [1, 6, 4, 4]),
         {"pads": [1, 1, 1, 1], "strides": [2, 2]},
     ),
     "QLinearConv by groups": (
         [
-            *CONVOLVED,
-            integers(4, 1, 3, 3),
-            number(0.004),
-            number(130, "uint8"),
-            number(0.1),
-            number(99, "uint8"),
+            *(*CONVOLVED, integers(4, 1, 3, 3), number(0.004), number(130, "uint8")),
+            *(number(0.1), number(99, "uint8")),
         ],
         (TensorProto.UINT8, [1, 4, 5, 5]),
         {"group": 4},
     ),
     "QLinearMatMul": (
         [
-            integers(5, 12, dtype="int8"),
-            number(0.02),
-            number(-3, "int8"),
-            integers(12, 6, dtype="int8"),
-            SCALES,
-            np.arange(6, dtype="int8"),
-            number(0.3),
-            number(5, "int8"),
+            *(integers(5, 12, dtype="int8"), number(0.02), number(-3, "int8")),
+            *(integers(12, 6, dtype="int8"), SCALES, np.arange(6, dtype="int8")),
+            *(number(0.3), number(5, "int8")),
         ],
         (TensorProto.INT8, [5, 6]),
         {},
@@ -316,15 +288,20 @@ def test_norms_of_zeros_are_zeros(p, opset, read):
     close([found], [values / np.where(norms == 0, 1, norms)])
 
 
+def quantised(kind, values, output, **attributes):
+    """Return a model of one quantised operator, whose first value is its input."""
+    names = [f"input_{k}" for k in range(len(values))]
+    node = helper.make_node(kind, names, ["y"], name="net", **attributes)
+    weights = dict(zip(names[1:], values[1:], strict=True))
+    return model_of(node, {names[0]: values[0]}, weights, {"y": output}, 14)
+
+
 @pytest.mark.parametrize("name", QUANTISED)
 def test_quantised_operators_equal_their_definition_in_integers(name, read):
     values, output, attributes = QUANTISED[name]
     kind = name.split()[0]
-    names = [f"input_{k}" for k in range(len(values))]
-    node = helper.make_node(kind, names, ["y"], name="net", **attributes)
-    weights = dict(zip(names[1:], values[1:], strict=True))
-    model = model_of(node, {names[0]: values[0]}, weights, {"y": output}, 14)
-    (expected,) = ReferenceEvaluator(model).run(None, {names[0]: values[0]})
+    model = quantised(kind, values, output, **attributes)
+    (expected,) = ReferenceEvaluator(model).run(None, {"input_0": values[0]})
     (found,) = compiled(read(model))([values[0]])
     assert found.dtype == expected.dtype
     assert len(np.unique(found)) > 5
@@ -337,10 +314,7 @@ def test_quantised_operators_equal_their_definition_in_integers(name, read):
 
 def test_scales_of_rows_are_named(read):
     values, output, _ = QUANTISED["QLinearMatMul"]
-    names = [f"input_{k}" for k in range(len(values))]
-    weights = dict(zip(names[1:], [np.full(5, 0.02, "float32"), *values[2:]], strict=True))
-    node = helper.make_node("QLinearMatMul", names, ["y"], name="net")
-    model = model_of(node, {names[0]: values[0]}, weights, {"y": output}, 14)
+    values = [values[0], np.full(5, 0.02, "float32"), *values[2:]]
     reason = "input_1 has a number for each row"
     with raises_line(FormatError, match=rf"TVM has no QLinearMatMul \(node net\), and {reason}"):
-        read(model)
+        read(quantised("QLinearMatMul", values, output))

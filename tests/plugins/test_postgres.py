@@ -1,5 +1,3 @@
-"""The MetaSchedule database on a PostgreSQL server."""
-
 from __future__ import annotations
 
 import pytest

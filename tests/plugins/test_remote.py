@@ -81,13 +81,10 @@ def test_describe_returns_session_of_the_device(tracker):
     assert session_class(session) == session_class(again)
 
 
-def test_describe_rejects_kind_that_the_device_lacks(tracker):
-    with pytest.raises(PluginError, match=r"device 'board' of tracker .*: it has no cuda"):
-        remote.describe(remote.rpc_config(tracker, "board"), "cuda", new_session())
-
-
-def test_describe_gives_up_on_a_busy_device(tracker, monkeypatch):
+def test_describe_names_a_device_that_lacks_the_kind_or_stays_busy(tracker, monkeypatch):
     config = remote.rpc_config(tracker, "board")
+    with pytest.raises(PluginError, match=r"device 'board' of tracker .*: it has no cuda"):
+        remote.describe(config, "cuda", new_session())
     held = rpc.connect_tracker(config.tracker_host, config.tracker_port).request("board")
     monkeypatch.setattr(remote, "BUSY_SEC", 0.3)
     with pytest.raises(PluginError, match=r"device 'board' of tracker .* has been busy for 0 s"):

@@ -15,6 +15,7 @@ import orjson
 import psutil
 import pytest
 import tvm_ffi
+from builders import FOREIGN, OWN
 from click.testing import CliRunner
 from tvm.s_tir import Schedule
 
@@ -25,11 +26,9 @@ from tunedb.features import base
 from tunedb.plugins.metaschedule import modules, trace_codec
 from tunedb.plugins.metaschedule.workers.replay import Replayer
 from tunedb.plugins.metaschedule.workers.replay_pool import ReplayPool
-from tunedb.records import NO_TARGET, Measurement, Program, Source, SourceKind, Trust
+from tunedb.records import NO_TARGET, Measurement, Program, Trust
 from tunedb.storage.store import Store
 
-OWN = Source("own")
-FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
 TUNEDB = [sys.executable, "-c", "from tunedb.cli import main; main()"]
 
 
@@ -83,13 +82,12 @@ def test_replayer_rejects_foreign_programs_before_tvm_reads_them(make, sqlite_fi
     with Store(sqlite_file) as store:
         known, other = make(16)[0], make(16, (2, 8))[0]
         (foreign,) = add(store, other, source=FOREIGN)
+        (program,) = store.programs.get([foreign])
         with monkeypatch.context() as patched:
             for name in ("to_module", "from_script"):
                 patched.setattr(modules, name, read)
-            (program,) = store.programs.get([foreign])
             with pytest.raises(PluginError, match="only from foreign sources"):
                 Replayer(store).module(program)
-        # An own record of the same workload makes the module an own one, but not the foreign trace.
         (own,) = add(store, known)
         replayer = Replayer(store)
         replayer.module(store.programs.get([own])[0])
@@ -100,24 +98,19 @@ def test_replayer_rejects_foreign_programs_before_tvm_reads_them(make, sqlite_fi
 
 
 def test_failed_replay_keeps_the_message_of_tvm(make, sqlite_file):
-    with Store(sqlite_file) as store:
-        ids = add(store, make(fits=False)[0])
-        with pytest.raises(Exception, match="other") as caught:
-            Replayer(store).module(store.programs.get(ids)[0])
-        assert "block" in str(caught.value)
-
-
-def test_replayer_reports_workload_that_tvm_cannot_load(make, sqlite_file):
-    measurement = make()[0]
-    graph = orjson.loads(measurement.program.workload.body)
+    misfit, good = make(fits=False)[0], make()[0]
+    graph = orjson.loads(good.program.workload.body)
     graph["nodes"][0] = {"type": "no.such.Type", "data": {}}
-    body = orjson.dumps(graph)
-    workload = replace(measurement.program.workload, body=body, script=None)
-    program = replace(measurement.program, workload=workload)
+    workload = replace(good.program.workload, body=orjson.dumps(graph), script=None)
     with Store(sqlite_file) as store:
-        ids = add(store, replace(measurement, program=program))
-        with pytest.raises(PluginError, match=r"TVM cannot load the module of workload 1: .{10}"):
-            Replayer(store).module(store.programs.get(ids)[0])
+        ids = add(store, misfit)
+        ids += add(store, replace(good, program=replace(good.program, workload=workload)))
+        program, unreadable = store.programs.get(ids)
+        with pytest.raises(Exception, match="other") as caught:
+            Replayer(store).module(program)
+        assert "block" in str(caught.value)
+        with pytest.raises(PluginError, match=r"TVM cannot load the module of workload 2: .{10}"):
+            Replayer(store).module(unreadable)
 
 
 def test_pool_returns_rows_or_error_of_each_program_in_order(make, tools, loops, sqlite_file):

@@ -22,17 +22,13 @@ METHODS = st.builds(
 
 def by_onnx(values, scale, method):
     """Return values along an axis as ONNX resizes them."""
-    nearest, names = method.mode == "nearest", ["x", "", "scales"]
+    is_smooth = method.mode != "nearest"
     node = helper.make_node(
-        "Resize",
-        names,
-        ["y"],
-        mode=method.mode,
-        coordinate_transformation_mode=method.coordinates,
-        nearest_mode=method.nearest,
-        cubic_coeff_a=method.cubic,
-        antialias=int(method.antialias and not nearest),
-        exclude_outside=int(method.exclude_outside and not nearest),
+        *("Resize", ["x", "", "scales"], ["y"]),
+        **{"mode": method.mode, "coordinate_transformation_mode": method.coordinates},
+        **{"nearest_mode": method.nearest, "cubic_coeff_a": method.cubic},
+        antialias=int(method.antialias and is_smooth),
+        exclude_outside=int(method.exclude_outside and is_smooth),
     )
     kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None]) for n in ("x", "scales")]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None])

@@ -156,10 +156,6 @@ def compared(mod, other, tmp_path, trace=None, info=None):
     return numerics.run_compared(built, device, None, draws, path=path)
 
 
-def stored_trace(record):
-    return trace_codec.encode(record.trace)
-
-
 def half(mod):
     """Return a schedule of a matmul that sums in float16: legal for TVM, but wrong."""
     sch = Schedule(mod)
@@ -173,7 +169,7 @@ def half(mod):
 def test_comparison_accepts_a_correct_schedule(tools, tmp_path):
     mod = tools.matmul()
     record = tools.record(mod, ms.database.Workload(mod), [1.0])
-    costs = compared(mod, mod, tmp_path, stored_trace(record))
+    costs = compared(mod, mod, tmp_path, trace_codec.encode(record.trace))
     assert len(costs) == 12, "a deviation and what is allowed, of three arguments in two draws"
     assert all(apart <= allowed for apart, allowed in zip(costs[::2], costs[1::2], strict=True))
 
@@ -194,8 +190,7 @@ def test_comparison_rewrites_the_layout_of_weights(tools, tmp_path):
     sch.transform_layout(cache, ("write", 0), lambda i, j: (j // 4, i // 4, i % 4, j % 4))
     sch.annotate(cache, "meta_schedule.layout_rewrite_preproc", True)
     sch.enter_postproc()
-    record = ms.database.TuningRecord(sch.trace, ms.database.Workload(mod), None, None, None)
-    trace = stored_trace(record)
+    trace = trace_codec.encode(sch.trace)
     assert max(compared(mod, mod, tmp_path, trace)[::2]) <= 1e-6
     info = ms.arg_info.ArgInfo.from_entry_func(sch.mod)
     assert [list(one.as_json()[2]) for one in info][1] == [4, 4, 4, 4]

@@ -154,14 +154,11 @@ def test_scheduler_ends_tvms_tune_tasks_at_the_latency_goal(database, measuring,
         )
         for n, strategy in ((8, "replay-trace"), (16, EvolutionarySearch(database)))
     ]
-    callbacks = {"measure_callbacks": [MeasureCallback(database)], "task_scheduler": scheduler}
-    options = {"database": database, "cost_model": seeded_model(), **callbacks, **measuring}
     ms.tune_tasks(
-        tasks=tasks,
-        task_weights=[1.0, 2.0],
-        work_dir=str(tmp_path),
-        max_trials_global=32,
-        **options,
+        **{"tasks": tasks, "task_weights": [1.0, 2.0], "task_scheduler": scheduler},
+        **{"work_dir": str(tmp_path), "max_trials_global": 32, "database": database},
+        **{"measure_callbacks": [MeasureCallback(database)], "cost_model": seeded_model()},
+        **measuring,
     )
     # Both times are known, and below 10 s, long before the trials end.
     assert scheduler.problems == {} and 0 < database.store.records.count() < 32

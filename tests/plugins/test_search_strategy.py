@@ -1,17 +1,16 @@
-"""The evolutionary search that starts from a database."""
-
 from __future__ import annotations
 
 import gc
 import weakref
 from collections import Counter
 
+import matmuls
 import numpy as np
 import pytest
 import te_programs
 import tvm
 from effort import long
-from fake_measuring import FakeBuilder, FakeRunner, hash_of
+from fake_measuring import FakeBuilder, FakeRunner, hash_of, seeded_model
 from tvm import te
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -23,7 +22,6 @@ from tunedb.models.recipe import Recipe
 from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback
 from tunedb.plugins.metaschedule.database.candidates import Lineage
 from tunedb.plugins.metaschedule.measure.measured import Known
-from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
 from tunedb.plugins.metaschedule.search import task_search
 from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
 from tunedb.plugins.metaschedule.search.search_report import OperatorCounts, TaskReport
@@ -37,8 +35,6 @@ SMALL = {"population_size": 16, "generations": 2}
 GPU = te_programs.KINDS["cuda"][0]
 NAMES = [operator.name for operator in OPERATORS]
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
 
 def seconds_of(mod):
     """Return a time that depends on the program: loops make it longer, vectors shorter."""
@@ -47,23 +43,18 @@ def seconds_of(mod):
     return 1e-4 * (loops + len(text) % 97 / 97) / (1 + text.count("vectorized"))
 
 
-def tune(database, mod, target, tmp_path, *, trials=16, batch=8, known=None, **options):
+def tune(database, mod, target, tmp_path, *, trials=16, cost_model=None, **options):
     """Tune without building or running; return the strategy and hashes of what it built."""
-    given = {name: options.pop(name) for name in ("cost_model", "seed") if name in options}
-    search = EvolutionarySearch(database, known=known, **SMALL | options)
-    inner, runner = FakeBuilder(), FakeRunner()
-    builder = inner
-    if known is not None:
-        builder, runner = ReusingBuilder(builder, known), ReusingRunner(runner, known)
+    search, builder = EvolutionarySearch(database, **SMALL | options), FakeBuilder()
     made = ms.measure_callback
     callbacks = [MeasureCallback(database), made.RemoveBuildArtifact(), made.UpdateCostModel()]
-    defaults = {
-        **{"cost_model": ms.cost_model.RandomModel(seed=1), "seed": 1, "num_tuning_cores": 1},
-        **{"num_trials_per_iter": batch, "builder": builder, "runner": runner},
+    ms.tune_tir(
+        *(mod, target, str(tmp_path), trials),
+        **{"cost_model": cost_model or seeded_model(), "seed": 1, "num_tuning_cores": 1},
+        **{"num_trials_per_iter": 8, "builder": builder, "runner": FakeRunner()},
         **{"database": database, "measure_callbacks": callbacks, "strategy": search},
-    }
-    ms.tune_tir(mod, target, str(tmp_path), trials, **defaults | given)
-    return search, inner.built
+    )
+    return search, builder.built
 
 
 @derived_object
@@ -112,6 +103,17 @@ class Task:
         return list(iter(self.batch, None))
 
 
+@pytest.fixture
+def database(opened):
+    return opened(":memory:", target=matmuls.llvm)
+
+
+@pytest.fixture
+def start(database):
+    """A function that begins the search of a matrix product on a processor."""
+    return lambda n=32, **options: Task(database, matmuls.matmul(n), matmuls.llvm, **options)
+
+
 def hashes(candidates):
     return [hash_of(one.sch.mod) for one in candidates]
 
@@ -138,8 +140,7 @@ def replayed(database):
 # ---- whole runs ----------------------------------------------------------------------------------
 
 
-def test_run_stores_where_each_candidate_came_from(tools, tmp_path, opened):
-    database = opened(":memory:", target=tools.llvm)
+def test_run_stores_where_each_candidate_came_from(tools, tmp_path, database):
     model = CostModel(database, recipe=Recipe(rounds=20))
     chosen = {"cost_model": model, "shares": Shares(0.5, 0.0, 0.5)}
     search, built = tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24, **chosen)
@@ -166,35 +167,15 @@ def test_run_stores_where_each_candidate_came_from(tools, tmp_path, opened):
     assert replayed(database) == built
 
 
-def test_each_task_of_a_run_has_a_search_of_its_own(tools, tmp_path, opened):
+def test_each_task_of_a_run_has_a_search_of_its_own(tools, tmp_path, database):
     functions = {f"matmul{n}": tools.matmul(n)["main"] for n in (32, 48)}
     mod = tvm.IRModule({k: f.with_attr("global_symbol", k) for k, f in functions.items()})
-    database = opened(":memory:", target=tools.llvm)
     search, _ = tune(database, mod, tools.llvm, tmp_path, trials=16)
     report = search.report()
     assert set(report) == {"matmul32", "matmul48"}
     counted = Counter(one.workload_id for one in database.store.records.iterate())
     assert sorted(counted.values()) == sorted(one["trials"] for one in report.values())
     assert min(counted.values()) >= 4
-
-
-def test_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path, opened):
-    """The second handle has not seen the records of the first."""
-    path, mod = tmp_path / "tune.db", tools.matmul(32)
-    with Database(path, target=tools.llvm) as database:
-        _, built = tune(database, mod, tools.llvm, tmp_path, known=Known(database._handle))
-        best = min(database.store.records.iterate(), key=lambda one: one.mean)
-    database = opened(path, target=tools.llvm)
-    known = Known(database._handle)
-    search, again = tune(database, mod, tools.llvm, tmp_path, known=known, seed=2)
-    assert not set(built) & set(again)
-    assert known.served == 1
-    assert len(again) == 15
-    assert len(database) == 31
-    (report,) = search.report().values()
-    assert report["proposals"]["measured"] == 1
-    # The best of both runs is at least as good, and known from the first batch on.
-    assert report["best_seconds"] <= best.mean
 
 
 @pytest.fixture(scope="module")
@@ -257,14 +238,12 @@ def test_first_population_is_drawn_in_the_given_shares(shares, drawn, tools, mea
     assert report["offspring"].get("random", 0) == drawn
 
 
-def test_search_skips_records_that_do_not_apply(tools, opened):
+def test_search_skips_records_that_do_not_apply(tools, database, start):
     """Block names are outside of the module's hash, but traces refer to blocks by name."""
-    database = opened(":memory:", target=tools.llvm)
     variant = tools.matmul(32, block="other")
     tools.commit(database, variant, [1e-06], tile=(8, 4), target=tools.llvm, block="other")
     assert database.has_workload(tools.matmul(32))
-    known = Known(database._handle)
-    task = Task(database, tools.matmul(32), tools.llvm, known=known)
+    task = start(known=Known(database._handle))
     for batch in iter(task.batch, None):
         assert set(origins(database, batch)) <= {Origin.RANDOM, Origin.MUTATED, Origin.CROSSED}
 
@@ -275,8 +254,7 @@ def test_search_skips_records_that_do_not_apply(tools, opened):
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 def test_candidates_are_legal_and_never_repeat(kind, tools, opened):
     target = tools.llvm if kind == "llvm" else tvm.target.Target(GPU)
-    database = opened(":memory:", target=target)
-    task = Task(database, tools.matmul(64), target, trials=20)
+    task = Task(opened(":memory:", target=target), tools.matmul(64), target, trials=20)
     batches = task.batches()
     assert [len(one) for one in batches] == [8, 8, 4]
     candidates = [candidate for batch in batches for candidate in batch]
@@ -294,22 +272,20 @@ def test_candidates_are_legal_and_never_repeat(kind, tools, opened):
 
 
 def test_equal_seeds_give_equal_candidates_whatever_the_threads(tools, opened):
-    found = []
-    for threads in (1, 3):
-        database = opened(":memory:", target=tools.llvm)
-        task = Task(database, tools.matmul(64), tools.llvm, threads=threads)
-        found.append([hashes(batch) for batch in task.batches()])
-    assert found[0] == found[1]
+    one, three = (
+        Task(opened(":memory:", target=tools.llvm), tools.matmul(64), tools.llvm, threads=threads)
+        for threads in (1, 3)
+    )
+    assert [hashes(b) for b in one.batches()] == [hashes(b) for b in three.batches()]
 
 
 @pytest.mark.parametrize("rank_drafts", [long(False), True])
 def test_search_returns_empty_batches_before_its_end_as_metaschedule_does(
-    rank_drafts, tools, opened
+    rank_drafts, tools, database
 ):
     x = te.placeholder((2, 2), name="x")
     mod = te.create_prim_func([x, te.compute((2, 2), lambda i, j: x[i, j] + 1.0)])
     rounds = []
-    database = opened(":memory:", target=tools.llvm)
     options = {"rank_drafts": rank_drafts, "population_size": 8, "on_round": rounds.append}
     task = Task(database, mod, tools.llvm, trials=1000, batch=64, **options)
     batches = task.batches()
@@ -335,45 +311,36 @@ class _RejectsAll(ms.postproc.PyPostproc):
 
 
 @pytest.mark.parametrize("rank_drafts", [long(False), True])
-def test_search_returns_no_batch_without_legal_programs(rank_drafts, tools, opened):
+def test_search_returns_no_batch_without_legal_programs(rank_drafts, start):
     rounds = []
-    database = opened(":memory:", target=tools.llvm)
     space = ms.space_generator.PostOrderApply(
         sch_rules="from-target", postprocs=[_RejectsAll()], mutator_probs={}
     )
-    options = {"rank_drafts": rank_drafts, "space": space, "on_round": rounds.append}
-    task = Task(database, tools.matmul(32), tools.llvm, **options)
-    assert task.batch() is None
+    assert start(rank_drafts=rank_drafts, space=space, on_round=rounds.append).batch() is None
     assert sum(one.replayed for one in rounds) == sum(one.illegal for one in rounds) > 0
 
 
-def test_search_proposes_candidates_of_the_best_scores(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    problem = (database, tools.matmul(64), tools.llvm)
-    task = Task(*problem, eps_greedy=0.0, population_size=32)
-    chosen = [seconds_of(one.sch.mod) for one in task.batch()]
-    by_chance = Task(*problem, eps_greedy=1.0, population_size=32, generations=0)
-    drawn = [seconds_of(one.sch.mod) for one in by_chance.batch()]
+def test_search_proposes_candidates_of_the_best_scores(start):
+    best = start(64, eps_greedy=0.0, population_size=32)
+    by_chance = start(64, eps_greedy=1.0, population_size=32, generations=0)
+    chosen, drawn = ([seconds_of(c.sch.mod) for c in task.batch()] for task in (best, by_chance))
     assert max(chosen) < np.median(drawn)
     assert sorted(chosen) == chosen
     assert sorted(drawn) != drawn
 
 
-def test_search_proposes_whole_batch_despite_nan_and_infinite_scores(tools, opened):
+def test_search_proposes_whole_batch_despite_nan_and_infinite_scores(start):
     odd = [float("nan"), float("inf"), -1.0, 0.0, 1e300]
-    model = _Scores(lambda number, _: odd[number % 5])
-    task = Task(opened(":memory:", target=tools.llvm), tools.matmul(32), tools.llvm, model=model)
-    assert len(task.batch()) == 8
+    assert len(start(model=_Scores(lambda number, _: odd[number % 5])).batch()) == 8
 
 
 @pytest.mark.parametrize(
     ("names", "rank_drafts"),
     [(NAMES, True), long(NAMES, False), *(long([name], True, id=name) for name in NAMES)],
 )
-def test_each_operator_makes_candidates(names, rank_drafts, tools, opened):
+def test_each_operator_makes_candidates(names, rank_drafts, tools, database):
     options = {"operators": Operators(dict.fromkeys(names, 1.0)), "rank_drafts": rank_drafts}
     mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
-    database = opened(":memory:", target=tools.llvm)
     task = Task(database, mod, tools.llvm, trials=60, batch=20, threads=2, **options)
     # The model of drafts learns from the first batch.
     found = [each for _ in range(2) for each in lineages(database, task.batch())]
@@ -382,22 +349,18 @@ def test_each_operator_makes_candidates(names, rank_drafts, tools, opened):
     assert {name for one in found for name in one.operators} == set(names)
 
 
-def test_crossover_is_reported_and_can_be_disabled(tools, opened):
+@pytest.mark.parametrize("crossover", [True, False])
+def test_crossover_is_reported_and_can_be_disabled(crossover, start):
     weights = Operators({"tile_size": 0.5, "crossover": 0.5})
-    for crossover in (True, False):
-        database = opened(":memory:", target=tools.llvm)
-        options = {"operators": weights, "crossover": crossover, "rank_drafts": False}
-        task = Task(database, tools.matmul(64), tools.llvm, **options)
-        batches = task.batches()
-        (report,) = task.search.report().values()
-        assert ("crossover" in report["offspring"]) == crossover
-        assert ("crossed" in report["proposals"]) == crossover
-        assert len(batches) == 2
+    task = start(64, operators=weights, crossover=crossover, rank_drafts=False)
+    assert len(task.batches()) == 2
+    (report,) = task.search.report().values()
+    assert ("crossover" in report["offspring"]) == crossover
+    assert ("crossed" in report["proposals"]) == crossover
 
 
-def test_search_forgets_lineages_of_a_batch_with_the_next_one(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    task = Task(database, tools.matmul(32), tools.llvm)
+def test_search_forgets_lineages_of_a_batch_with_the_next_one(database, start):
+    task = start()
     first = task.batch()
     assert None not in lineages(database, first)
     second = task.batch()
@@ -409,11 +372,9 @@ def test_search_forgets_lineages_of_a_batch_with_the_next_one(tools, opened):
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def test_replayer_returns_none_for_drafts_that_do_not_apply(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    task = Task(database, tools.matmul(32), tools.llvm)
-    space = task.context.generate_design_space()[0]
-    good = from_tvm(space.trace)
+def test_replayer_returns_none_for_drafts_that_do_not_apply(tools, start):
+    task = start()
+    good = from_tvm(task.context.generate_design_space()[0].trace)
     other = ms.TuneContext(
         **{"mod": tools.matmul(32, block="other"), "target": tools.llvm, "num_threads": 1},
         space_generator=ms.space_generator.PostOrderApply(),
@@ -426,7 +387,7 @@ def test_replayer_returns_none_for_drafts_that_do_not_apply(tools, opened):
     assert [one is None for one in made] == [False, True, True, False]
 
 
-def test_search_is_freed_after_the_end_of_its_task(tools, monkeypatch, opened):
+def test_search_is_freed_after_the_end_of_its_task(start, monkeypatch):
     made = []
     init = task_search.TaskSearch.__init__
 
@@ -435,13 +396,12 @@ def test_search_is_freed_after_the_end_of_its_task(tools, monkeypatch, opened):
         init(self, *args)
 
     monkeypatch.setattr(task_search.TaskSearch, "__init__", watch)
-    database = opened(":memory:", target=tools.llvm)
-    ended = Task(database, tools.matmul(32), tools.llvm)
+    ended = start()
     ended.batch()
     ended.context.post_tuning()
     assert made[0]() is None
     # If an exception ends a run, nobody calls post_tuning.
-    broken = Task(database, tools.matmul(32), tools.llvm)
+    broken = start()
     broken.batch()
     del broken
     gc.collect()
@@ -459,9 +419,7 @@ def test_report_follows_descent_of_the_best_program_within_the_run():
     assert [one["origin"] for one in report["descent"]] == ["mutated", "crossed", "warm"]
     assert report["best_is_crossed"]
     assert (report["best"], report["best_seconds"]) == (b"c".hex(), 1.0)
-
-
-def test_report_ends_descent_at_program_that_descends_from_itself():
+    # It ends at a program that descends from itself.
     task = TaskReport("main")
     task.add(b"a", Lineage(Origin.MEASURED, b"a"), 1.0)
     assert len(task.descent()) == 1
@@ -477,9 +435,9 @@ def test_report_ends_descent_at_program_that_descends_from_itself():
         *[("eps_greedy", 1.5), ("eps_greedy", float("nan"))],
     ],
 )
-def test_evolutionary_search_rejects_parameters_out_of_range(name, value, tools, opened):
+def test_evolutionary_search_rejects_parameters_out_of_range(name, value, database):
     with pytest.raises(UsageError):
-        EvolutionarySearch(opened(":memory:", target=tools.llvm), **{name: value})
+        EvolutionarySearch(database, **{name: value})
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5, 0.5), (-0.5, 0.5, 1.0), (float("nan"), 0.5, 0.5)])
@@ -488,20 +446,14 @@ def test_shares_rejects_values_that_do_not_add_up_to_1(shares):
         Shares(*shares)
 
 
-def test_search_rejects_database_of_tvm_and_missing_cost_model(tools, opened):
+def test_search_rejects_databases_of_tvm_and_calls_out_of_order(database, start):
     with pytest.raises(PluginError, match="tunedb database"):
         EvolutionarySearch(ms.database.MemoryDatabase())
-    database = opened(":memory:", target=tools.llvm)
-    task = Task(database, tools.matmul(32), tools.llvm)
+    with pytest.raises(UsageError, match="pre_tuning"):
+        EvolutionarySearch(database).generate_measure_candidates()
+    task = start()
+    with pytest.raises(UsageError, match="clone"):
+        task.context.pre_tuning(8, 8, None, database, _Scores())
     task.context.post_tuning()
     with pytest.raises(PluginError, match="cost model"):
         task.context.pre_tuning(8, 8, None, database, None)
-
-
-def test_strategy_requires_exactly_one_pre_tuning(tools, opened):
-    database = opened(":memory:", target=tools.llvm)
-    with pytest.raises(UsageError, match="pre_tuning"):
-        EvolutionarySearch(database).generate_measure_candidates()
-    task = Task(database, tools.matmul(32), tools.llvm)
-    with pytest.raises(UsageError, match="clone"):
-        task.context.pre_tuning(8, 8, None, database, _Scores())

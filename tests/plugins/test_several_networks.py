@@ -1,5 +1,3 @@
-"""Several networks in one run."""
-
 import math
 import re
 from unittest.mock import MagicMock
@@ -50,26 +48,23 @@ def all_have_records(mod, database):
     return bool(uses) and all(use.record_id is not None for use in uses)
 
 
-def test_equal_functions_are_one_task_with_the_sum_of_network_weights(run, mods):
+def test_equal_functions_are_one_task_with_the_sum_of_network_weights(run, mods, monkeypatch):
     weights = []
 
     def watch(tasks, task_weights, **_):
         weights.extend(zip((str(task.task_name) for task in tasks), task_weights, strict=True))
 
-    options = {"weights": {"long": 2.0, "short": 0.5}, "max_trials_per_task": 1}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tunedb.plugins.metaschedule.tuning.run.ms.tune_tasks", watch)
-        run(mods, **options)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.run.ms.tune_tasks", watch)
+    run(mods, weights={"long": 2.0, "short": 0.5}, max_trials_per_task=1)
     expected = dict.fromkeys(OF_LONG, 2.0) | dict.fromkeys(OF_SHORT, 0.5)
     assert dict(weights) == expected | dict.fromkeys(SHARED, 2.5)
-    result, _ = run(mods, **options)
+
+
+def test_each_network_has_its_own_latency_and_records_of_its_functions(run, mods):
+    result, history = run(mods, weights={"short": 3.0}, max_trials_per_task=2)
     calls = {task.name: task.calls for task in result.tasks}
     assert calls == dict.fromkeys(OF_LONG | OF_SHORT, 1) | dict.fromkeys(SHARED, 2)
     assert all(all_have_records(mod, run.database) for mod in mods.values())
-
-
-def test_each_network_has_its_own_latency(run, mods):
-    result, history = run(mods, weights={"short": 3.0}, max_trials_per_task=2)
     seconds = {task.name: task.seconds for task in result.tasks}
     names, goals = zip(*((n.name, n.progress.goal) for n in result.networks), strict=True)
     assert names == ("long", "short")

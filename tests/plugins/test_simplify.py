@@ -42,17 +42,33 @@ def test_one_index_is_a_slice(axis, index):
     np.testing.assert_array_equal(result_of(mod), np.take(IMAGE, index, axis))
 
 
-def test_dropped_axes_are_reshapes():
-    mod = simplify(program(lambda x: relax.op.squeeze(relax.op.expand_dims(x, 1), [1])))
-    assert operators_of(mod) == {"relax.expand_dims", "relax.reshape"}
-    np.testing.assert_array_equal(result_of(mod), IMAGE)
+#: Operators, those that take their place, and the results.
+REWRITTEN = {
+    "dropped axes are reshapes": (
+        lambda x: relax.op.squeeze(relax.op.expand_dims(x, 1), [1]),
+        {"relax.expand_dims", "relax.reshape"},
+        IMAGE,
+    ),
+    "indices count from the end": (
+        lambda x: relax.op.take(x, relax.const(np.array([2, -1, 0, -3]), "int64"), 2),
+        {"relax.take"},
+        IMAGE[:, :, [2, -1, 0, -3]],
+    ),
+    # TVM 0.27 has no code for its own operator.
+    "a pixel shuffle is a transposition": (
+        lambda x: relax.op.nn.pixel_shuffle(x, 2),
+        {"relax.reshape", "relax.permute_dims"},
+        IMAGE.reshape(2, 2, 2, 2, 3, 5).transpose(0, 1, 4, 2, 5, 3).reshape(2, 2, 6, 10),
+    ),
+}
 
 
-def test_indices_from_the_end_are_found():
-    indices = np.array([2, -1, 0, -3])
-    mod = simplify(program(lambda x: relax.op.take(x, relax.const(indices, "int64"), 2)))
-    assert operators_of(mod) == {"relax.take"}
-    np.testing.assert_array_equal(result_of(mod), np.take(IMAGE, indices, 2))
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_operators_are_rewritten(name):
+    operator, operators, expected = REWRITTEN[name]
+    mod = simplify(program(operator))
+    assert operators_of(mod) == operators
+    np.testing.assert_array_equal(result_of(mod), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64"])
@@ -77,57 +93,35 @@ def test_other_lookups_stay(indices, options):
     assert operators_of(simplify(mod)) == {"relax.take"}
 
 
-def test_a_pixel_shuffle_is_a_transposition():
-    """TVM 0.27 has no code for its own operator."""
-    mod = simplify(program(lambda x: relax.op.nn.pixel_shuffle(x, 2)))
-    assert operators_of(mod) == {"relax.reshape", "relax.permute_dims"}
-    n, c, h, w = IMAGE.shape
-    parts = IMAGE.reshape(n, c // 4, 2, 2, h, w).transpose(0, 1, 4, 2, 5, 3)
-    np.testing.assert_array_equal(result_of(mod), parts.reshape(n, c // 4, 2 * h, 2 * w))
-
-
-def positive(x):
-    return relax.op.greater(x, relax.const(0.0))
-
-
-def above(x):
-    return relax.op.greater(x, relax.const(1.0))
-
-
 #: Operators of two truth values, which TVM cannot compile.
-TRUTH = {
-    "add": np.logical_or,
-    "multiply": np.logical_and,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-}
+TRUTH = {"add": np.logical_or, "multiply": np.logical_and}
+TRUTH |= {"equal": np.equal, "not_equal": np.not_equal}
 
 
 @pytest.mark.parametrize("name", TRUTH)
 def test_operators_of_truth_values_compile(name):
-    mod = simplify(program(lambda x: getattr(relax.op, name)(positive(x), above(x))))
-    result = result_of(mod)
+    def operator(x):
+        return getattr(relax.op, name)(*(relax.op.greater(x, relax.const(n)) for n in (0.0, 1.0)))
+
+    result = result_of(simplify(program(operator)))
     assert result.dtype == bool
     np.testing.assert_array_equal(result, TRUTH[name](IMAGE > 0, IMAGE > 1))
 
 
 def pad(mode="constant", value=None):
-    return lambda b: b.node(
-        "Pad",
-        [
-            "image",
-            b.constant([0, 0, 1, 2, 0, 0, 2, 1], "int64"),
-            *([] if value is None else [value(b)]),
-        ],
-        mode=mode,
-    )
+    def make(b):
+        values = [] if value is None else [b.constant(value)]
+        pads = b.constant([0, 0, 1, 2, 0, 0, 2, 1], "int64")
+        return b.node("Pad", ["image", pads, *values], mode=mode)
+
+    return make
 
 
 #: Operators for which the importer makes functions, and those of Relax.
 FUNCTIONS = {
     "zeros": (pad(), "relax.nn.pad"),
-    "another number": (pad(value=lambda b: b.constant(-1.5)), "relax.nn.pad"),
-    "an infinity": (pad(value=lambda b: b.constant(-np.inf)), "relax.nn.pad"),
+    "another number": (pad(value=-1.5), "relax.nn.pad"),
+    "an infinity": (pad(value=-np.inf), "relax.nn.pad"),
     "reflections": (pad("reflect"), "relax.nn.pad"),
     "edges": (pad("edge"), "relax.nn.pad"),
     "repeats": (

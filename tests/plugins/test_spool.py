@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from pathlib import Path
 
 import pytest
-from builders import copied, make_measurement
+from builders import copied, make_measurement, sql
 from click.testing import CliRunner
 from fake_measuring import FakeBuilder, FakeRunner, tune
 from raising import raises_line
@@ -74,12 +73,11 @@ def run(sqlite_file, start):
 
 def stop_writes(path, words):
     """Let the database answer every measurement with an error of the driver."""
-    with sqlite3.connect(path) as connection:
-        connection.execute(
-            "CREATE TRIGGER stop BEFORE INSERT ON measurement "
-            f"BEGIN SELECT RAISE(ABORT, '{words}'); END"
-        )
-    connection.close()
+    sql(
+        path,
+        "CREATE TRIGGER stop BEFORE INSERT ON measurement "
+        f"BEGIN SELECT RAISE(ABORT, '{words}'); END",
+    )
 
 
 def imported(path, quarantined=0):
@@ -140,31 +138,22 @@ def test_spooled_programs_keep_their_digests(run, sqlite_file):
     run.record(0, 1)
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0, 1)
-    path = spooled(sqlite_file.parent)
     digests = {m.measurement.program.digest for m in run.database.store.records.iterate()}
-    assert {one.program.digest for one in imported(path)} == digests
+    assert {one.program.digest for one in imported(spooled(sqlite_file.parent))} == digests
 
 
-def test_all_batches_are_spooled_when_the_database_file_is_deleted(run, sqlite_file):
+@pytest.mark.parametrize("replaced", [False, True])
+def test_all_batches_are_spooled_when_the_database_file_is_deleted_or_replaced(
+    replaced, run, sqlite_file, sqlite_template
+):
     """SQLite would go on writing into the deleted file; earlier batches are spooled too."""
     run.record(0, 1, 2)
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in [""] if replaced else ["", "-wal", "-shm"]:
         Path(f"{sqlite_file}{suffix}").unlink(missing_ok=True)
-    message = run.refuse(3, 4)
-    assert "the file was deleted or replaced while it was in use" in message
-    path = spooled(sqlite_file.parent)
-    assert numbers_of(imported(path)) == [0, 1, "failed", 3, 4]
-
-
-def test_all_batches_are_spooled_when_the_database_file_is_replaced(
-    run, sqlite_file, sqlite_template
-):
-    run.record(0)
-    sqlite_file.unlink()
-    shutil.copyfile(sqlite_template, sqlite_file)
-    run.refuse(1)
-    path = spooled(sqlite_file.parent)
-    assert numbers_of(imported(path)) == [0, 1]
+    if replaced:
+        shutil.copyfile(sqlite_template, sqlite_file)
+    assert "the file was deleted or replaced while it was in use" in run.refuse(3, 4)
+    assert numbers_of(imported(spooled(sqlite_file.parent))) == [0, 1, "failed", 3, 4]
 
 
 def test_batches_are_spooled_when_the_directory_is_gone(sqlite_template, start, folder, tmp_path):
@@ -174,8 +163,7 @@ def test_batches_are_spooled_when_the_directory_is_gone(sqlite_template, start, 
     run.record(0)
     (tmp_path / "databases").rename(tmp_path / "elsewhere")
     run.refuse(1)
-    path = spooled(folder, "tune.db")
-    assert numbers_of(imported(path)) == [0, 1]
+    assert numbers_of(imported(spooled(folder, "tune.db"))) == [0, 1]
 
 
 def test_batch_is_spooled_to_working_directory_when_the_disk_is_full(mount, start, folder):
@@ -198,8 +186,7 @@ def test_batch_is_spooled_to_working_directory_when_the_disk_is_full(mount, star
             break
     assert "the disk is full" in message
     assert not list(disk.glob("*.json"))
-    path = spooled(folder, "tune.db")
-    assert len(imported(path)) == 1
+    assert len(imported(spooled(folder, "tune.db"))) == 1
 
 
 def test_batches_are_spooled_when_the_database_of_the_server_is_gone(
@@ -215,18 +202,6 @@ def test_batches_are_spooled_when_the_database_of_the_server_is_gone(
     assert numbers_of(imported(path)) == [1, 3]
 
 
-def test_message_says_that_a_batch_is_lost_if_no_location_takes_it(run, sqlite_file, monkeypatch):
-    stop_writes(sqlite_file, "database or disk is full")
-
-    def refuse(path, _text):
-        raise OSError(28, "No space left on device", str(path))
-
-    monkeypatch.setattr("tunedb.plugins.metaschedule.database.spool._append", refuse)
-    message = run.refuse(0)
-    assert "the disk is full" in message
-    assert "the last batch is lost; no location could store it" in message
-
-
 def test_spool_leaves_out_records_without_a_module(run):
     run.record(0, 1)
     session, store = run.handle.session(), run.database.store
@@ -236,7 +211,7 @@ def test_spool_leaves_out_records_without_a_module(run):
     assert numbers_of(imported(path)) == [0, 1]
 
 
-def test_spool_stays_unchanged_if_a_batch_cannot_be_written(run, sqlite_file, monkeypatch):
+def test_spool_stays_unchanged_if_no_location_takes_a_batch(run, sqlite_file, monkeypatch):
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0)
     path = spooled(sqlite_file.parent)
@@ -246,7 +221,9 @@ def test_spool_stays_unchanged_if_a_batch_cannot_be_written(run, sqlite_file, mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tunedb.plugins.metaschedule.database.spool.os.fsync", fail)
-    assert "no location could store it" in run.refuse(1)
+    message = run.refuse(1)
+    assert "the disk is full" in message
+    assert "the last batch is lost; no location could store it" in message
     assert path.read_bytes() == before
     assert list(Path.cwd().iterdir()) == []
 
@@ -290,8 +267,8 @@ def test_run_whose_database_fails_loses_no_measurement(
     found = imported(path)
     assert len(found) + stored == 16
     # TVM's own database reads the file's parts, too.
-    lines = path.read_bytes().splitlines()
+    workload, *records = path.read_bytes().splitlines(keepends=True)
     parts = tmp_path / "workload.json", tmp_path / "record.json"
-    for part, content in zip(parts, (lines[:1], lines[1:]), strict=True):
-        part.write_bytes(b"\n".join(content) + b"\n")
+    for part, content in zip(parts, (workload, b"".join(records)), strict=True):
+        part.write_bytes(content)
     assert len(ms.database.JSONDatabase(*map(str, parts))) == len(found)

@@ -208,19 +208,14 @@ def sampling(sch: Any) -> None:
 
 
 @case(chain)
-def compute_location(sch: Any) -> None:
-    block = sch.get_sblock("B")
-    sch.compute_at(block, sch.sample_compute_location(block))
-
-
-@case(chain)
-def relatives(sch: Any) -> None:
-    block, root = sch.get_sblock("C"), sch.get_sblock("root")
+def relatives_and_location(sch: Any) -> None:
+    first, last, root = (sch.get_sblock(name) for name in ("B", "C", "root"))
     sch.get_child_blocks(root)
-    sch.get_child_blocks(sch.get_loops(block)[0])
-    sch.get_producers(block)
-    sch.get_consumers(sch.get_sblock("B"))
+    sch.get_child_blocks(sch.get_loops(last)[0])
+    sch.get_producers(last)
+    sch.get_consumers(first)
     sch.get_output_blocks(root)
+    sch.compute_at(first, sch.sample_compute_location(first))
 
 
 @case(chain)
@@ -452,7 +447,7 @@ def example(request: pytest.FixtureRequest) -> tuple[Any, Any]:
     return function, schedule_of(function, steps)
 
 
-def test_all_kinds_of_instructions_are_exercised(_intrinsic: None) -> None:
+def test_all_kinds_of_instructions_are_exercised() -> None:
     made = [schedule_of(function, steps).trace for function, steps in CASES]
     kinds = {str(inst.kind.name) for trace in made for inst in trace.insts}
     assert kinds == set(CURRENT)

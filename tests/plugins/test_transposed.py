@@ -56,14 +56,9 @@ def reference(data, weights, strides, dilations, padding, more, groups):
 def network(data, weights, strides, dilations, padding, more, groups, shape):
     b = networks.Builder()
     node = b.node(
-        "ConvTranspose",
-        ["data", b.constant(weights)],
-        kernel_shape=weights.shape[2:],
-        strides=strides,
-        dilations=dilations,
-        pads=padding,
-        output_padding=more,
-        group=groups,
+        *("ConvTranspose", ["data", b.constant(weights)]),
+        **{"kernel_shape": weights.shape[2:], "strides": strides, "dilations": dilations},
+        **{"pads": padding, "output_padding": more, "group": groups},
     )
     return from_onnx(b.model(node, {"data": data.shape}, shape))
 

@@ -117,9 +117,8 @@ def test_transpositions_cancel_behind(name):
 @pytest.mark.parametrize("name", KEEPS)
 def test_other_operators_keep_their_transpositions(name):
     mod = program(KEEPS[name])
-    names = [call_name(call) for call in calls_of(mod)]
-    after = [call_name(call) for call in calls_of(cancel_transpositions(mod))]
-    assert sorted(after) == sorted(names)
+    before, after = (map(call_name, calls_of(each)) for each in (mod, cancel_transpositions(mod)))
+    assert sorted(after) == sorted(before)
 
 
 def test_results_stay_the_same():
@@ -131,41 +130,38 @@ def test_results_stay_the_same():
         np.testing.assert_allclose(right, left, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_transpositions_of_results_that_nobody_transposes_stay_where_they_are():
+def changed(shape, operators):
+    """Return the operators of a program of one tensor after the cancellation."""
     b = relax.BlockBuilder()
-    y = relax.Var("y", R.Tensor((2, 6, 3, 4), "float32"))
+    y = relax.Var("y", R.Tensor(shape, "float32"))
     with b.function("main", [y]):
         with b.dataflow():
-            x = b.emit(OP.permute_dims(y, PLACES))
-            result = b.emit_output(OP.nn.pad(x, [0, 0, 0, 0, 9, 9, 9, 9]))
+            result = b.emit_output(operators(b, y))
         b.emit_func_output(result)
-    mod = b.finalize()
-    names = [call_name(call) for call in calls_of(cancel_transpositions(mod))]
-    assert names == ["relax.permute_dims", "relax.nn.pad"]
+    return list(calls_of(cancel_transpositions(b.finalize())))
+
+
+def test_transpositions_of_results_that_nobody_transposes_stay_where_they_are():
+    found = changed(
+        (2, 6, 3, 4),
+        lambda b, y: OP.nn.pad(b.emit(OP.permute_dims(y, PLACES)), [0, 0, 0, 0, 9, 9, 9, 9]),
+    )
+    assert list(map(call_name, found)) == ["relax.permute_dims", "relax.nn.pad"]
 
 
 def test_axes_may_count_from_the_last():
-    b = relax.BlockBuilder()
-    y = relax.Var("y", R.Tensor((1, 2, 3, 4), "float32"))
-    with b.function("main", [y]):
-        with b.dataflow():
-            result = b.emit_output(OP.permute_dims(y, [0, -2, -1, 1]))
-        b.emit_func_output(result)
-    (call,) = calls_of(cancel_transpositions(b.finalize()))
+    (call,) = changed((1, 2, 3, 4), lambda b, y: OP.permute_dims(y, [0, -2, -1, 1]))
     assert transposed_axes(call) == [0, 2, 3, 1]
 
 
 def test_constants_are_no_reason_to_transpose_others():
     """The bias of a convolution of one pixel, whose result can take any order of axes."""
-    b = relax.BlockBuilder()
-    y = relax.Var("y", R.Tensor((1, 1, 1, 8), "float32"))
-    with b.function("main", [y]):
-        with b.dataflow():
-            bias = b.emit(OP.permute_dims(numbers(1, 8, 1, 1), (0, 2, 3, 1)))
-            added = b.emit(OP.add(b.emit(OP.nn.relu(y)), bias))
-            result = b.emit_output(OP.permute_dims(added, PLACES))
-        b.emit_func_output(result)
-    names = [call_name(call) for call in calls_of(cancel_transpositions(b.finalize()))]
+
+    def operators(b, y):
+        bias = b.emit(OP.permute_dims(numbers(1, 8, 1, 1), (0, 2, 3, 1)))
+        return OP.permute_dims(b.emit(OP.add(b.emit(OP.nn.relu(y)), bias)), PLACES)
+
+    names = list(map(call_name, changed((1, 1, 1, 8), operators)))
     assert names == ["relax.reshape", "relax.nn.relu", "relax.add", "relax.reshape"]
 
 
@@ -266,13 +262,10 @@ def test_channels_stay_last_between_convolutions(name):
 def test_networks_compute_the_same():
     mod = network(*(middle for middle, _ in BETWEEN.values()))
     image = np.random.default_rng(0).normal(size=(1, 3, 8, 8)).astype("float32")
-    executables = (
-        tvm.compile(mod, target=TARGET),
-        compile_lowered(lower(mod, TARGET, Lowering()), None, TARGET).executable,
-    )
+    lowered = compile_lowered(lower(mod, TARGET, Lowering()), None, TARGET).executable
     expected, found = (
         relax.VirtualMachine(each, tvm.cpu())["main"](tvm.runtime.tensor(image)).numpy()
-        for each in executables
+        for each in (tvm.compile(mod, target=TARGET), lowered)
     )
     assert len(np.unique(expected)) > 100
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)

@@ -113,8 +113,9 @@ def test_tune_returns_its_result_and_reports_progress(quick, tools):
     result.database.close()
 
 
-def test_known_programs_are_not_measured_again(quick, tools):
+def test_known_programs_are_not_measured_again_by_the_same_evaluator(quick, tools):
     mod = tools.matmul(32)
+    quick.runner.evaluator_config = EvaluatorConfig(repeat=1)
     closed(quick(mod, seed=1))
     first = list(quick.runner.ran)
     again = closed(quick(mod, seed=2))
@@ -125,14 +126,7 @@ def test_known_programs_are_not_measured_again(quick, tools):
     assert len(measured) == 8 - again.served
     # The best stored program is in the first batch.
     assert again.tasks[0].progress.first_seconds <= min(map(np.mean, map(seconds_of, first)))
-    third = closed(quick(mod, seed=2, remeasure=True))
-    assert third.served == 0
-
-
-def test_programs_are_measured_again_with_another_evaluator(quick, tools):
-    mod = tools.matmul(32)
-    quick.runner.evaluator_config = EvaluatorConfig(repeat=1)
-    closed(quick(mod, seed=1))
+    assert closed(quick(mod, seed=2, remeasure=True)).served == 0
     quick.runner.evaluator_config = EvaluatorConfig(repeat=2)
     assert closed(quick(mod, seed=1)).served == 0
     assert closed(quick(mod, seed=2)).served > 0
@@ -262,12 +256,13 @@ def test_known_programs_are_served_under_tvms_strategies(quick):
     assert len(quick.runner.ran) == 8
 
 
-def test_the_session_names_evaluator_and_threads_and_ends_with_the_run(quick, tools, opened):
+def test_run_takes_the_target_of_a_bound_database_and_a_session_of_its_own(quick, tools, opened):
     quick.runner.evaluator_config = EvaluatorConfig(number=2)
-    database = opened(quick.path, target=LLVM)
+    database = opened(quick.path, target=tools.llvm_other)
     before = database._handle.session()
-    result = quick(tools.matmul(32), database=database)
+    result = quick(tools.matmul(32), database=database, target=None)
     assert result.database is database
+    assert int(result.target.attrs["num-cores"]) == 8
     fingerprint = fingerprint_of(result.tasks[0].record.measurement.session)
     assert fingerprint["evaluator"]["number"] == 2
     assert fingerprint["run"]["trials"] == 8
@@ -387,16 +382,12 @@ def test_tune_rejects_read_only_database_in_one_line(quick, tools, opened):
         quick(tools.matmul(32), database=database)
 
 
-def test_host_target_describes_this_machine():
-    target = host_target()
-    assert target.kind.name == "llvm"
-    assert int(target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
-    assert str(target.attrs["mcpu"])
-
-
-def test_llvm_target_without_num_cores_gets_that_of_this_machine(quick, tools):
+def test_llvm_targets_without_num_cores_get_that_of_this_machine(quick, tools):
+    host, cores = host_target(), int(os.environ["TVM_NUM_THREADS"])
+    assert (host.kind.name, int(host.attrs["num-cores"])) == ("llvm", cores)
+    assert str(host.attrs["mcpu"])
     result = closed(quick(tools.matmul(32), target={"kind": "llvm", "mcpu": "x86-64-v2"}))
-    assert int(result.target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
+    assert int(result.target.attrs["num-cores"]) == cores
     assert str(result.target.attrs["mcpu"]) == "x86-64-v2"
 
 
@@ -428,13 +419,6 @@ def test_gpu_target_with_unknown_limits_is_rejected(monkeypatch):
             "nvidia/nvidia-a100 (tvm.target.list_tags()), or max_threads_per_block and "
             "max_shared_memory_per_block"
         )
-
-
-def test_tune_takes_the_target_of_a_bound_database(quick, tools, opened):
-    database = opened(quick.path, target=tools.llvm_other)
-    result = quick(tools.matmul(32), database=database, target=None)
-    assert int(result.target.attrs["num-cores"]) == 8
-    assert result.tasks[0].record is not None
 
 
 def test_tune_opens_the_default_database_of_the_user(quick, tools, tmp_path, monkeypatch):

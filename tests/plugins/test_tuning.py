@@ -1,5 +1,3 @@
-"""Tuning runs of TVM MetaSchedule with tunedb as their database."""
-
 from __future__ import annotations
 
 import itertools

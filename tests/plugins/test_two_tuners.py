@@ -1,5 +1,3 @@
-"""Two tuning runs on one database and workload at once."""
-
 import json
 import subprocess
 import sys

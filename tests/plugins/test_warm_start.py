@@ -23,11 +23,7 @@ from tunedb.records import Measurement, Program, Source, Trace
 from tunedb.search.prior import tiles_of
 from tunedb.search.tilings import tilings
 
-pytestmark = pytest.mark.usefixtures("intrinsics")
-
-
-def _matmul(n, m, k):
-    return te_workload.matmul(n, m, k)
+_matmul = te_workload.matmul
 
 
 def _conv_relu(size, channels, filters):
@@ -74,6 +70,12 @@ def _task(database, mod, kind):
     )
 
 
+@pytest.fixture
+def database(sqlite_file):
+    with Database(sqlite_file, target=te_programs.KINDS["llvm"][0]) as found:
+        yield found
+
+
 CASES = {
     "matmul": (_matmul, (64, 96, 128), (80, 64, 48), "llvm"),
     "conv2d": (_conv_relu, (14, 16, 32), (28, 8, 48), "llvm"),
@@ -103,8 +105,7 @@ def test_warm_drafts_fit_donors_to_another_shape(sqlite_file, case):
     assert legal == len(found) if kind == "llvm" else legal >= len(found) / 2
 
 
-def test_adapted_programs_compute_the_right_product(sqlite_file):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_adapted_programs_compute_the_right_product(database):
     _tune(database, _module(_matmul, 32, 48, 64), "llvm")
     task = _task(database, _module(_matmul, 40, 36, 28), "llvm")
     host = tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -112,8 +113,7 @@ def test_adapted_programs_compute_the_right_product(sqlite_file):
         assert_multiplies(tvm.compile(schedule.mod, host)["main"], 40, 36, 28)
 
 
-def test_module_is_a_donor_of_itself_only_for_another_target(sqlite_file):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_module_is_a_donor_of_itself_only_for_another_target(database):
     own = _module(_matmul, 64, 64, 64)
     _tune(database, own, "llvm")
     task = _task(database, own, "llvm")
@@ -125,23 +125,20 @@ def test_module_is_a_donor_of_itself_only_for_another_target(sqlite_file):
     assert found and {one.distance for one in found} == {2.0}
 
 
-def test_no_warm_drafts_come_of_nothing_other_operators_and_kinds_of_target(sqlite_file, tools):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_no_warm_drafts_come_of_nothing_other_operators_and_kinds_of_target(database, tools):
     task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
     assert task.warm() == []
     assert task.prior() is None
     _tune(database, _module(_softmax, 32, 64), "llvm", 4)
     assert task.warm() == []
     assert task.prior() is None
-    asked = _module(_softmax, 64, 64)
-    assert Relatives.of(handle_of(database), asked, tools.cuda).adapted(task.templates, 8) == []
-    assert (
-        Relatives.of(handle_of(database), asked, task.target).adapted([], 8) == []
-    )  # no templates
+    own = Relatives.of(handle_of(database), _module(_softmax, 64, 64), task.target)
+    assert own.adapted([], 8) == []  # no templates
+    other = Relatives.of(handle_of(database), _module(_softmax, 64, 64), tools.cuda)
+    assert other.adapted(task.templates, 8) == []
 
 
-def test_first_warm_drafts_come_from_several_workloads(sqlite_file):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_first_warm_drafts_come_from_several_workloads(database):
     near, far = _module(_matmul, 64, 64, 128), _module(_matmul, 64, 128, 128)
     _tune(database, near, "llvm", 16)
     _tune(database, far, "llvm", 16, seed=2)
@@ -152,16 +149,14 @@ def test_first_warm_drafts_come_from_several_workloads(sqlite_file):
     assert len(set(distances[:5])) == 2
 
 
-def test_tile_prior_prefers_tiles_of_neighbours(sqlite_file):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_tile_prior_prefers_tiles_of_neighbours(database):
     _tune(database, _module(_matmul, 128, 64, 64), "llvm", 1)
     task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
     (neighbour,) = task.warm()
     assert _shares_above(task.prior(), neighbour.draft) < 0.1
 
 
-def test_tile_prior_prefers_tiles_of_the_module_itself(sqlite_file):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_tile_prior_prefers_tiles_of_the_module_itself(database):
     mod = _module(_matmul, 64, 64, 64)
     _tune(database, _module(_matmul, 128, 64, 64), "llvm", 8)
     _tune(database, mod, "llvm", 1, seed=5)
@@ -180,8 +175,7 @@ def _shares_above(prior, draft):
     return max(shares)
 
 
-def test_warm_drafts_skip_programs_that_todays_tvm_cannot_express(sqlite_file):
-    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+def test_warm_drafts_skip_programs_that_todays_tvm_cannot_express(database):
     known = _module(_matmul, 128, 64, 64)
     _tune(database, known, "llvm", 2)
     store = handle_of(database).store

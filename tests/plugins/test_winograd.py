@@ -152,22 +152,24 @@ def test_winograd_results_equal_those_of_the_definition_within_tolerance(
     assert names == ["fused_winograd_output_add_relu"]
 
 
-def scheduled(task):
-    """Return the programs that the custom rules of a function make."""
+def tasks_in(lowered):
+    """Return names and functions of a program, as they are tuned."""
+    tasks = ms.relax_integration.extract_tasks(lowered.mod, TARGET)
+    return [(str(task.task_name), task.dispatched[0]) for task in tasks]
+
+
+def sketches_of(task):
+    """Return the schedules that the custom rules of a function make."""
     context = ms.TuneContext(task, target=TARGET, space_generator=RULES, num_threads=1)
-    return [schedule.mod for schedule in context.generate_design_space()]
+    return context.generate_design_space()
 
 
-def test_scheduled_transforms_compute_the_same_to_the_bit():
+def test_scheduled_transforms_compute_the_same_to_the_bit_and_replay_without_custom_rules():
     lowered = lower(residual(size=7, channels=16), TARGET, WINOGRAD)
     changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, 4))
-    tasks = ms.relax_integration.extract_tasks(changed.mod, TARGET)
-    transforms = [task for task in tasks if "winograd" in str(task.task_name)]
+    transforms = [task for name, task in tasks_in(changed) if "winograd" in name]
     assert len(transforms) == 3  # one input, with and without the addition of the residual
-    for task in transforms:
-        mod = task.dispatched[0]
-        programs = scheduled(mod)
-        assert len(programs) == 2  # 16 and 8 channels at a time
+    for mod in transforms:
         infos = ms.arg_info.ArgInfo.from_entry_func(mod, remove_preproc=False)
         arguments = [image_of([int(extent) for extent in one.shape]) for one in infos]
 
@@ -176,10 +178,16 @@ def test_scheduled_transforms_compute_the_same_to_the_bit():
             tvm.compile(program, target=TARGET)["main"](*tensors)
             return tensors[-1].numpy()
 
-        expected = result(mod)
-        for program in programs:
-            assert "T.parallel" in program.script() and "T.vectorized" in program.script()
-            np.testing.assert_array_equal(result(program), expected)
+        expected, sketches = result(mod), sketches_of(mod)
+        assert len(sketches) == 2  # 16 and 8 channels at a time
+        for sketch in sketches:
+            script = sketch.mod.script()
+            assert "T.parallel" in script and "T.vectorized" in script
+            np.testing.assert_array_equal(result(sketch.mod), expected)
+            assert not any("winograd" in str(i.kind.name).lower() for i in sketch.trace.insts)
+            replayed = Schedule(mod)
+            sketch.trace.apply_to_schedule(replayed, remove_postproc=False)
+            tvm.ir.assert_structural_equal(replayed.mod, sketch.mod)
 
 
 def test_lower_winograd_fuses_result_that_is_read_twice():
@@ -194,24 +202,10 @@ def test_lower_winograd_fuses_result_that_is_read_twice():
     expected = run(tvm.compile(mod, target=TARGET), image)
     found = run(compile_lowered(changed, None, TARGET).executable, image)
     np.testing.assert_allclose(found, expected, atol=1e-5)
-    tasks = ms.relax_integration.extract_tasks(changed.mod, TARGET)
-    (last,) = (t.dispatched[0] for t in tasks if "winograd_output" in str(t.task_name))
-    (program,) = scheduled(last)
-    assert program.script().count("T.sblock(") == 3 + 1  # two steps, the result, and the root
-
-
-def test_traces_of_transforms_replay_without_the_custom_rules():
-    lowered = lower(plain(), TARGET, WINOGRAD)
-    changed = lower_winograd(lowered, TARGET, dict.fromkeys(lowered.convolutions, 4))
-    tasks = ms.relax_integration.extract_tasks(changed.mod, TARGET)
-    (task,) = (t.dispatched[0] for t in tasks if str(t.task_name) == "winograd_input")
-    context = ms.TuneContext(task, target=TARGET, space_generator=RULES, num_threads=1)
-    (sketch,) = context.generate_design_space()
-    replayed = Schedule(task)
-    sketch.trace.apply_to_schedule(replayed, remove_postproc=False)
-    tvm.ir.assert_structural_equal(replayed.mod, sketch.mod)
-    names = {str(instruction.kind.name) for instruction in sketch.trace.insts}
-    assert not any("winograd" in name.lower() for name in names)
+    (last,) = (task for name, task in tasks_in(changed) if "winograd_output" in name)
+    (sketch,) = sketches_of(last)
+    # Two steps, the result, and the root.
+    assert sketch.mod.script().count("T.sblock(") == 3 + 1
 
 
 @pytest.mark.parametrize(
@@ -273,13 +267,8 @@ def commit(database, tasks, seconds):
 def chosen(mod, database):
     """Return the sizes of tiles of the fastest algorithms; 1 is exact."""
     lowered = lower_fastest(mod, TARGET, WINOGRAD, database._handle)
-    own = {key_of(task) for task in ms_tasks(lowered)}
+    own = {key_of(task) for _, task in tasks_in(lowered)}
     return {tile for tile, tasks in parts(mod).items() if {key_of(task) for task in tasks} <= own}
-
-
-def ms_tasks(lowered):
-    tasks = ms.relax_integration.extract_tasks(lowered.mod, TARGET)
-    return [task.dispatched[0] for task in tasks]
 
 
 def store(database, network_run):

@@ -100,9 +100,6 @@ def split_steps_reference(steps, layout_rewrite):
     return Trace(orjson.dumps(sketch), None, b"".join(map(leb128, numbers)))
 
 
-# ---- each kind of step by hand -------------------------------------------------------------------
-
-
 def split_step(step, layout_rewrite=None):
     return split_steps([step], layout_rewrite)
 
@@ -306,8 +303,6 @@ def test_join_steps_and_steps_of_reject_damaged_parts(trace):
         with pytest.raises(FormatError, match="stored steps"):
             read(trace)
 
-
-# ---- the kernel against the reference ------------------------------------------------------------
 
 layouts = st.sampled_from([None, 0, 1, 2])
 junk = st.one_of(

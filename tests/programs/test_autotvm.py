@@ -1,5 +1,3 @@
-"""Knobs of AutoTVM in their stored form."""
-
 import json
 
 import pytest
@@ -28,13 +26,9 @@ TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8)
 SCALARS = st.none() | st.booleans() | INT64 | st.floats(allow_nan=False, allow_infinity=False)
 ANYTHING = st.recursive(SCALARS | TEXT, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
 KNOBS = knobs(TEXT, ANYTHING)
+MAYBE = st.none() | TEXT
 TEMPLATES = st.fixed_dictionaries(
-    {},
-    optional={
-        "index": st.none() | INT64,
-        "template_key": st.none() | TEXT,
-        "code_hash": st.none() | TEXT,
-    },
+    {}, optional={"index": st.none() | INT64, "template_key": MAYBE, "code_hash": MAYBE}
 )
 
 
@@ -52,15 +46,12 @@ def test_sketch_holds_names_and_decisions_hold_values_of_knobs():
         "template": {"index": None, "template_key": "direct", "code_hash": None},
     }
     assert trace.decisions == b'[70482,-1,2,8,4,-1,8,0,2,1,"unroll","vec",1500,true]'
-    assert trace.tail is None
-    assert not trace.is_empty
-
-
-def test_configurations_of_a_task_share_their_sketch():
+    assert (trace.tail, trace.is_empty) == (None, False)
+    # The configurations of a task share their sketch.
     other = [["tile_f", "sp", [-1, 16, 1, 4]], *ENTITY[1:5], ["unroll_explicit", "ot", False]]
-    first, second = split_knobs(ENTITY, TEMPLATE), split_knobs(other, TEMPLATE | {"index": 3})
-    assert first.sketch == second.sketch
-    assert first.decisions != second.decisions
+    again = split_knobs(other, TEMPLATE | {"index": 3})
+    assert again.sketch == trace.sketch
+    assert again.decisions != trace.decisions
 
 
 def test_sketch_depends_on_order_of_knobs_and_template():

@@ -1,5 +1,3 @@
-"""Instructions of MetaSchedule as steps."""
-
 import pytest
 
 from tunedb.errors import FormatError
@@ -72,21 +70,15 @@ def program(format_, trace):
     return Program(Workload(format_, b"[]"), Target.from_config({"kind": "llvm"}), trace)
 
 
-def test_steps_of_reads_all_formats_of_metaschedule():
+def test_steps_of_reads_programs_of_every_known_format():
     trace = split_trace(INSTRUCTIONS, DECISIONS)
     for format_ in (WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS):
         assert steps_of(program(format_, trace)) == instructions_of(trace)
-
-
-def test_steps_of_reads_programs_of_ansor_and_autotvm():
     (step,) = steps_of(program(WorkloadFormat.ANSOR, split_steps([["CI", 3]], None)))
     assert (step.code, step.name, step.stage) == ("CI", "compute_inline", 3)
     knobs = split_knobs([["tile_y", "sp", [-1, 8]]], {"index": 5})
     (step,) = steps_of(program(WorkloadFormat.AUTOTVM, knobs))
     assert (step.code, step.arguments) == ("sp", {"knob": "tile_y", "size": [-1, 8]})
-
-
-def test_steps_of_rejects_unknown_format_with_hint_to_upgrade():
     with pytest.raises(FormatError, match=r"'tensor-ir'.*upgrade"):
         steps_of(program("tensor-ir", Trace(b"{}", None, b"")))
 

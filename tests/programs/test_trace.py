@@ -63,25 +63,20 @@ def test_split_trace_moves_numbers_to_decisions_and_cuts_at_postproc() -> None:
     assert stored.tail is not None
     assert orjson.loads(stored.tail)[0] == ["EnterPostproc", [], [], []]
     assert decisions == [[[2, [4, 32]], [6, 1]], [4, 0.25], [16]]
-
-
-def test_programs_that_differ_in_numbers_share_sketch_and_tail() -> None:
+    # Programs that differ in numbers alone share sketch and tail.
     other = changed([0, 4, 1, 2], 8)
     other[1] = [[6, 0], [2, [2, 64]]]
-    first, second = traces.split_trace(*VALID), traces.split_trace(*other)
-    assert (first.sketch, first.tail) == (second.sketch, second.tail)
+    second = traces.split_trace(*other)
+    assert (second.sketch, second.tail) == (stored.sketch, stored.tail)
     assert second.decisions == b"[[[2,[2,64]],[6,0]],[8,0.25],[16]]"
-
-
-def test_split_trace_stores_integral_floats_as_integers() -> None:
+    # Integral floats are stored as integers.
     whole, live = changed([0, 9, 1, 1], 2), changed([0, 9, 1, 1], 2.0)
     assert traces.split_trace(*live) == traces.split_trace(*whole)
 
 
 def test_trace_without_postproc_has_no_tail() -> None:
     stored = traces.split_trace(VALID[0][:2], [])
-    assert stored.tail is None
-    assert not stored.is_empty
+    assert (stored.tail, stored.is_empty) == (None, False)
     assert traces.split_trace([], []).is_empty
 
 

@@ -140,7 +140,6 @@ def test_upgrade_rejects_pad_einsum_of_old_traces_only() -> None:
 
 
 def test_upgrade_converts_sketch_and_tail_and_keeps_decisions() -> None:
-    """Only the shared parts change."""
     instructions = [
         ["GetBlock", [], ["C", "main"], ["b0"]],
         ["GetLoops", ["b0"], [], ["l1", "l2"]],
@@ -188,7 +187,6 @@ def test_upgrade_is_idempotent(instructions: list[Any]) -> None:
 
 @needs_logs
 def test_upgrade_converts_traces_of_public_logs_to_current_forms() -> None:
-    """Each instruction has its current form."""
     count = 0
     for file in (DATA / "metaschedule").rglob("*record.json"):
         for line in file.read_bytes().splitlines():

@@ -1,5 +1,3 @@
-"""Checks of JSON values from outside."""
-
 import json
 
 import pytest

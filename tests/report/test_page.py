@@ -10,18 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from observing import observe
-from pages import (
-    EVIL,
-    Tables,
-    all_of,
-    axis,
-    boxes_of,
-    corners,
-    findings,
-    launches,
-    picture,
-    shades,
-)
+from pages import EVIL, Tables, all_of, axis, boxes_of, corners, findings, launches, picture, shades
 
 from tunedb import limits
 from tunedb.advisor.analysis.analyzer import Threshold, analyse
@@ -49,9 +38,21 @@ def numbers(rows, *names):
     return [tuple(float(row[name]) for name in names) for row in rows]
 
 
+def column(rows, name):
+    return [float(row[name]) for row in rows]
+
+
+def places(shapes, axis, name):
+    """Return the numbers of an axis at which shapes are drawn."""
+    return [axis(float(one.get(name))) for one in shapes]
+
+
+def near(found, expected, tolerance=0.005):
+    np.testing.assert_allclose(found, expected, atol=tolerance)
+
+
 def test_page_has_sections_pictures_and_references_but_no_scripts_or_resources(page, tables):
-    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
-    assert tables.opened == []
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">') and tables.opened == []
     for title in ("Measured launches", "Time against block size", "Possible gain"):
         assert title in tables.text
     assert "3 launches" not in tables.text
@@ -74,11 +75,10 @@ def test_equal_launches_give_equal_pages(page):
 
 def test_points_equal_the_table_of_groups(page, tables):
     svg, rows = picture(page, "kinds"), tables.rows("Groups of launches")
-    x, y = axis(svg, "x"), axis(svg, "y")
     points = list(next(g for g in svg.iter("g") if g.get("class") == "points"))
-    drawn = [(x(float(one.get("x"))), y(float(one.get("y")))) for one in points]
+    drawn = [*zip(*(places(points, axis(svg, name), name) for name in "xy"), strict=True)]
     assert len(drawn) == 60
-    np.testing.assert_allclose(drawn, numbers(rows, "component 1", "component 2"), atol=0.03)
+    near(drawn, numbers(rows, "component 1", "component 2"), 0.03)
     labels = {"decrease": "b-c1", "noChange": "b-c2", "increase": "b-c0"}
     over = {"yes": "c-c1", "no": "c-c0"}
     looks = {}
@@ -87,8 +87,7 @@ def test_points_equal_the_table_of_groups(page, tables):
         looks[row["kernel"]] = colour, one.get("href")
         assert others == [labels[row["label"]], over[row["time / best > 1.1"]]]
     colours, shapes = zip(*looks.values(), strict=True)
-    assert sorted(colours) == ["a-c0", "a-c1", "a-c2"]
-    assert len(set(shapes)) == 3
+    assert sorted(colours) == ["a-c0", "a-c1", "a-c2"] and len(set(shapes)) == 3
     clusters = {row["cluster"] for row in rows}
     assert {one.text for one in all_of(svg, "text", "cluster")} <= clusters
     assert len(all_of(svg, "path", "outline")) == len(clusters)
@@ -96,16 +95,13 @@ def test_points_equal_the_table_of_groups(page, tables):
 
 def test_curve_of_times_equals_its_table(page, tables):
     svg = picture(page, "time0")
-    title = svg.find("title").text
-    rows = tables.rows(title)
-    y = axis(svg, "y")
+    rows, y = tables.rows(svg.find("title").text), axis(svg, "y")
     (points,) = all_of(svg, "g", "points")
-    medians = [y(float(one.get("y"))) for one in points]
-    np.testing.assert_allclose(medians, [v for (v,) in numbers(rows, "median")], atol=0.005)
+    medians = places(points, y, "y")
+    near(medians, column(rows, "median"))
     (band,), (line,) = all_of(svg, "path", "band"), all_of(svg, "path", "line")
-    expected = [v for (v,) in numbers(rows, "10 %")] + [v for (v,) in numbers(rows, "90 %")][::-1]
-    np.testing.assert_allclose([y(at) for _, at in corners(band)], expected, atol=0.005)
-    np.testing.assert_allclose([y(at) for _, at in corners(line)], medians, atol=0.005)
+    near([y(at) for _, at in corners(band)], column(rows, "10 %") + column(rows, "90 %")[::-1])
+    near([y(at) for _, at in corners(line)], medians)
     assert sum(int(row["best of slices"]) for row in rows) == 4
 
 
@@ -113,16 +109,12 @@ def test_bars_of_gains_and_silhouettes_equal_their_tables(page, tables):
     svg, rows = picture(page, "gains"), tables.rows("Gain from the best block")
     y = axis(svg, "y")
     for kernel, colour in zip(("sum", "blur", "sort"), ("c0", "c1", "c2"), strict=True):
-        bars = all_of(svg, "rect", colour)
-        ends = [(float(b.get("y")), float(b.get("height"))) for b in bars]
+        ends = [(float(b.get("y")), float(b.get("height"))) for b in all_of(svg, "rect", colour)]
         heights = [y(top) - y(top + height) for top, height in ends]
-        expected = [float(row[kernel]) for row in rows if row[kernel] != "0"]
-        np.testing.assert_allclose(heights, expected, atol=0.02)
+        near(heights, [float(row[kernel]) for row in rows if row[kernel] != "0"], 0.02)
     assert sum(int(row["all"]) for row in rows) == 12
     svg, rows = picture(page, "silhouette"), tables.rows("Number of clusters")
-    y = axis(svg, "y")
-    tops = [y(float(one.get("y"))) for one in all_of(svg, "rect", "bar")]
-    np.testing.assert_allclose(tops, [v for (v,) in numbers(rows, "silhouette")], atol=0.005)
+    near(places(all_of(svg, "rect", "bar"), axis(svg, "y"), "y"), column(rows, "silhouette"))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +124,7 @@ def test_squares_of_matrix_equal_its_table(page, tables, key, title):
     svg, rows = picture(page, key), tables.rows(title)
     expected = [float(row[name]) for row in rows for name in list(row)[1:]]
     assert min(expected) < 0 < max(expected)
-    np.testing.assert_allclose(shades(svg), expected, atol=0.0051)
+    near(shades(svg), expected, 0.0051)
     texts = [one.text or "" for one in all_of(svg, "text", "tiny")][len(rows[0]) - 1 :]
     assert [text.split()[0] for text in texts] == [row["input"] for row in rows]
 
@@ -149,8 +141,7 @@ def test_picture_of_decision_tree_equals_its_table(page, tables):
         if group.get("class") == "leaf":
             bars = all_of(group, "rect", "bar")
             widths = np.array([float(one.get("width")) for one in bars])
-            shares = [count / sum(counts) for count in counts if count]
-            np.testing.assert_allclose(widths / widths.sum(), shares, atol=0.001)
+            near(widths / widths.sum(), [count / sum(counts) for count in counts if count], 0.001)
             colours = [c for c, n in zip(("c1", "c2", "c0"), counts, strict=True) if n]
             assert [one.get("class") for one in bars] == [f"bar {c}" for c in colours]
     assert "→" in tables.text
@@ -163,14 +154,13 @@ def test_pictures_of_evaluation_equal_their_tables(page, tables):
     assert [one.text for one in svg.iter("text") if one.text.isdigit()][:3] == ["10", "5", "5"]
     svg, rows = picture(page, "regret"), tables.rows("Time after advice")
     x = axis(svg, "x")
-    drawn = [x(float(one.get("x"))) for one in svg.iter("use")]
-    np.testing.assert_allclose(drawn, [v for (v,) in numbers(rows, "time / best")], atol=0.003)
-    ends = [(x(float(o.get("x1"))), x(float(o.get("x2")))) for o in all_of(svg, "line", "interval")]
-    np.testing.assert_allclose(ends, numbers(rows, "low", "high"), atol=0.003)
+    near(places(svg.iter("use"), x, "x"), column(rows, "time / best"), 0.003)
+    lines = all_of(svg, "line", "interval")
+    ends = [*zip(places(lines, x, "x1"), places(lines, x, "x2"), strict=True)]
+    near(ends, numbers(rows, "low", "high"), 0.003)
     svg, rows = picture(page, "accuracy"), tables.rows("Balanced accuracy")
-    x = axis(svg, "x")
-    drawn = sorted(x(float(one.get("x"))) for one in svg.iter("use"))
-    np.testing.assert_allclose(drawn, sorted(v for (v,) in numbers(rows, "balanced")), atol=0.003)
+    drawn = places(svg.iter("use"), axis(svg, "x"), "x")
+    near(sorted(drawn), sorted(column(rows, "balanced")), 0.003)
     assert "svm is best: its advice leads to 1.1 times the best time" in tables.text
     assert "times the best time, no change to 1.33" in tables.text
     assert "Three kernels are few." in tables.text
@@ -208,15 +198,13 @@ def test_page_shows_hostile_names_as_text():
 def test_page_of_little_data_says_what_is_missing(made, says):
     for kind in ("ratios", "raw") if len(made) < 20 else ("ratios",):
         page = Tables(write(analyse(made, kind=kind)))
-        assert page.opened == []
-        assert says in page.text
+        assert page.opened == [] and says in page.text
 
 
 def test_page_counts_launches_without_a_label_and_says_why_nothing_was_evaluated():
     made = [*launches(), observe(256, 1.0, slice=b"alone", record=999)]
     analysis = analyse(made, method="paper")
-    assert analysis.labels[-1] is None
-    assert analysis.counts[None] >= 1
+    assert analysis.labels[-1] is None and analysis.counts[None] >= 1
     page = write(analysis, "there is one kernel")
     assert f"; {analysis.counts[None]:,} without a label." in Tables(page).text
     assert "Not evaluated: there is one kernel." in page
@@ -228,8 +216,7 @@ def test_analysis_leaves_out_launches_without_common_counters():
     rare = [{"record": 800 + i, "counters": {"sm_efficiency": float(i)}} for i in range(9)]
     other = [observe(64, 1.0, slice=b"y", **fields) for fields in rare]
     analysis = analyse([*made, *alone, *other], kind="raw")
-    assert analysis.rare == ("sm_efficiency",)
-    assert analysis.subject == 69
+    assert (analysis.rare, analysis.subject) == (("sm_efficiency",), 69)
     assert analysis.rows.tolist() == list(range(60))
     text = Tables(write(analysis)).text
     assert "See: tunedb advise evaluate" in text
@@ -299,9 +286,8 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("theme", [0, 1, 2], ids=["day", "night", "paper"])
 def test_colours_meet_wcag_contrast(page, theme):
-    values = dict(
-        re.findall(r"--(\w+): (#\w+)", re.findall(r":root {(.*?)}", page, re.DOTALL)[theme])
-    )
+    css = re.findall(r":root {(.*?)}", page, re.DOTALL)[theme]
+    values = dict(re.findall(r"--(\w+): (#\w+)", css))
     for ground in ("paper", "card"):
         for text in ("ink", "muted", "link"):
             assert contrast(values[text], values[ground]) >= 4.5, text

@@ -7,8 +7,6 @@ import pytest
 from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.search.draft import Draft
 
-_UNROLL = [[0, 16, 64, 512], [0.25, 0.25, 0.25, 0.25]]
-
 
 class _Maker:
     """Writes a trace as TVM numbers it."""
@@ -35,13 +33,18 @@ class _Maker:
         sampled = self.add("SamplePerfectTile", [loop], [n, most], "v" * n, list(factors))
         return self.add("Split", [loop, *sampled], [1, 0], "l" * n)
 
-    def category(self, choices, probabilities, decision):
-        return self.add("SampleCategorical", (), [choices, probabilities], "v", decision)[0]
+    def category(self, choices, decision):
+        attributes = [choices, [1 / len(choices)] * len(choices)]
+        return self.add("SampleCategorical", (), attributes, "v", decision)[0]
+
+    def annotate(self, block, key, choices, decision):
+        """Annotate a block with a drawn number."""
+        value = self.category(choices, decision)
+        self.add("Annotate", [block, value], [f"meta_schedule.{key}"])
 
     def root(self, block, parallel, unroll):
         self.add("Annotate", [block, parallel], ["meta_schedule.parallel"])
-        value = self.category(*_UNROLL, unroll)
-        self.add("Annotate", [block, value], ["meta_schedule.unroll_explicit"])
+        self.annotate(block, "unroll_explicit", [0, 16, 64, 512], unroll)
 
     def location(self, block, place):
         loop = self.add("SampleComputeLocation", [block], (), "l", place)[0]
@@ -104,12 +107,11 @@ def _gpu(threads=2, fetch=0, tile=(8, 8)):
     block, copy = made.block("C"), made.block("A_shared")
     loops = made.add("GetLoops", [block], (), "ll")
     made.tile(loops[1], tile)
-    extent = made.category([32, 64, 128, 256], [0.25] * 4, threads)
+    extent = made.category([32, 64, 128, 256], threads)
     outer, inner = made.add("Split", [loops[0], "None", extent], [1, 0], "ll")
     made.add("Bind", [outer], ["blockIdx.x"])
     made.add("Bind", [inner], ["threadIdx.x"])
-    width = made.category([1, 2, 3, 4], [0.25] * 4, fetch)
-    made.add("Annotate", [copy, width], ["meta_schedule.cooperative_fetch"])
+    made.annotate(copy, "cooperative_fetch", [1, 2, 3, 4], fetch)
     return made.draft()
 
 

@@ -35,8 +35,7 @@ def test_adapt_fits_tiles_to_new_extents_and_keeps_fitting_ones(
     donor = traces.matmul(i, j, k, unroll=2, cached=cached)
     template = traces.matmul(i2, j2, k2, cached=cached)
     made = adapt(donor, template)
-    assert made.kept == 1
-    assert made.draft.instructions == template.instructions
+    assert made.kept == 1 and made.draft.instructions == template.instructions
     for found, own, of in zip(tiles(made.draft), (i2, j2, k2), (i, j, k), strict=True):
         assert math.prod(found) == math.prod(own)
         if math.prod(own) == math.prod(of):
@@ -61,22 +60,19 @@ def test_adapt_ignores_names_of_blocks_and_additional_stages(traces):
     assert renamed != trace
     for donor in (Draft.from_trace(renamed), traces.matmul((8, 4, 2, 2), cached=True)):
         made = adapt(donor, traces.matmul())
-        assert made.kept == 1
-        assert tiles(made.draft)[0] == [4, 4, 2, 2]
+        assert made.kept == 1 and tiles(made.draft)[0] == [4, 4, 2, 2]
 
 
 def test_adapt_keeps_compute_locations(traces):
     made = adapt(traces.conv(place=-1), traces.conv((8, 8), place=2))
-    assert made.kept == 1
-    assert [v for _, v in sorted(made.draft.decisions.items())][-1] == -1
+    assert made.kept == 1 and made.draft.decisions[max(made.draft.decisions)] == -1
 
 
 def test_adapt_keeps_categories_by_value(traces):
     def made(choices, decision):
         maker = traces.Maker()
         root = maker.block("root")
-        value = maker.category(choices, [1 / len(choices)] * len(choices), decision)
-        maker.add("Annotate", [root, value], ["meta_schedule.unroll_explicit"])
+        maker.annotate(root, "unroll_explicit", choices, decision)
         maker.tile(maker.add("GetLoops", [root], (), "l")[0], (4, 4))
         return maker.draft()
 
@@ -84,24 +80,21 @@ def test_adapt_keeps_categories_by_value(traces):
     found = adapt(donor, made([0, 64, 1024], 0))
     assert found.kept == 1 and category(found.draft) == 64
     lost = adapt(donor, made([0, 16, 1024], 0))
-    assert lost.kept == 0.5
-    assert [*lost.draft.decisions.values()] == [[4, 4]]
+    assert lost.kept == 0.5 and [*lost.draft.decisions.values()] == [[4, 4]]
 
 
 def test_adapt_matches_categories_by_their_annotation(traces):
-    def made(*ends):
+    def made(*keys):
         maker = traces.Maker()
         root = maker.block("root")
-        for choices, key in ends:
-            value = maker.category(choices, [1 / len(choices)] * len(choices), 1)
-            maker.add("Annotate", [root, value], [key])
+        for key in keys:
+            choices = {"cooperative_fetch": [1, 2, 4], "unroll_explicit": [0, 2, 64]}[key]
+            maker.annotate(root, key, choices, 1)
         return maker.draft()
 
-    fetch = ([1, 2, 4], "meta_schedule.cooperative_fetch")
-    unroll = ([0, 2, 64], "meta_schedule.unroll_explicit")
+    fetch, unroll = "cooperative_fetch", "unroll_explicit"
     found = adapt(made(fetch), made(unroll, fetch))
-    assert found.draft.decisions == {3: 1}
-    assert found.kept == 0.5
+    assert (found.draft.decisions, found.kept) == ({3: 1}, 0.5)
     assert adapt(made(fetch), made(unroll)) is None
 
 
@@ -119,13 +112,11 @@ def test_adapt_does_not_transfer_tiles_of_other_loops(traces):
         maker = traces.Maker()
         loops = maker.add("GetLoops", [maker.block("C")], (), "lll")
         maker.tile(loops[which], (4, 4))
-        value = maker.category([0, 1], [0.5, 0.5], 0)
-        maker.add("Annotate", [maker.block("root"), value], ["meta_schedule.unroll_explicit"])
+        maker.annotate(maker.block("root"), "unroll_explicit", [0, 1], 0)
         return maker.draft()
 
     found = adapt(made(0), made(1))
-    assert found.kept == 0.5
-    assert tiles(found.draft) == []
+    assert (found.kept, tiles(found.draft)) == (0.5, [])
 
 
 def test_adapt_leaves_tile_of_unknown_extent_undecided(traces):

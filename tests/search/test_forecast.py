@@ -13,8 +13,7 @@ from tunedb.search.forecast import Curve, forecast, similar_curves
 
 def falling(arrival, length, weight=1.0):
     """Return a curve that falls from 2 ms to 1 ms at the trial `arrival`."""
-    seconds = [2e-3] * (arrival - 1) + [1e-3] + [3e-3] * (length - arrival)
-    return Curve(seconds, weight)
+    return Curve([2e-3] * (arrival - 1) + [1e-3] + [3e-3] * (length - arrival), weight)
 
 
 curves = st.builds(
@@ -31,10 +30,10 @@ def test_forecast_returns_percentiles_of_settled_searches():
 
 
 def test_search_arrives_within_5_percent_of_its_best_time():
-    nearly = Curve([2.0, 1.04, *[1.5] * 20, 1.0, *[1.5] * 40])
-    hardly = Curve([2.0, 1.06, *[1.5] * 20, 1.0, *[1.5] * 40])
-    assert forecast([nearly] * 3).trials == 2
-    assert forecast([hardly] * 3).trials == 23
+    nearly, hardly = (
+        Curve([2.0, second, *[1.5] * 20, 1.0, *[1.5] * 40]) for second in (1.04, 1.06)
+    )
+    assert (forecast([nearly] * 3).trials, forecast([hardly] * 3).trials) == (2, 23)
 
 
 def test_forecast_counts_unsettled_search_only_up_to_its_arrival():
@@ -46,8 +45,7 @@ def test_forecast_counts_unsettled_search_only_up_to_its_arrival():
 
 def test_forecast_is_a_bound_if_most_searches_have_not_settled():
     told = forecast([falling(10, 100), falling(40, 50), falling(45, 50), falling(48, 50)])
-    assert told.is_bound
-    assert told.trials == 48
+    assert (told.is_bound, told.trials) == (True, 48)
 
 
 def test_forecast_counts_curves_by_weight():
@@ -96,8 +94,7 @@ def test_similar_curves_returns_curves_of_similar_workloads_nearest_first(store)
     asked = store.workloads.id_of(matmul(1).digest)
     found = similar_curves(store, asked, make_target(0))
     # Number 0 has too few trials, number 1 is the one that was asked for.
-    assert len(found) == 3
-    assert all(len(one.seconds) == 20 for one in found)
+    assert [len(one.seconds) for one in found] == [20] * 3
     # Number 2 is nearest.
     weights = [one.weight for one in found]
     assert weights == sorted(weights, reverse=True) and len(set(weights)) == 3

@@ -38,8 +38,7 @@ def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, plac
     prior = TilePrior.from_drafts([traces.matmul()], [2.0])
     candidates = tilings(extent, levels, None, RNG)
     weights = prior.weigh(levels, candidates, place)
-    assert len(weights) == len(candidates)
-    assert min(weights) >= 0.1
+    assert len(weights) == len(candidates) and min(weights) >= 0.1
     assert sum(weights) / len(weights) == pytest.approx(1)
     for _ in range(2):  # computed, then remembered
         assert prior.cumulated(tuple(candidates), place) == [*accumulate(weights)]

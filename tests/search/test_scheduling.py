@@ -22,8 +22,14 @@ def task(*calls, flop=1e9, size=1e6, **options):
     return TaskState(calls or (1,), flop, size, **options)
 
 
-def choose(tasks, batch=4, goal=TuningGoal(), epsilon=0.0):  # noqa: B008
-    return next_task(tasks, batch, goal, random.Random(0), epsilon=epsilon)
+def choose(tasks, goal=TuningGoal()):  # noqa: B008
+    return next_task(tasks, 4, goal, random.Random(0), epsilon=0.0)
+
+
+def draws(tasks, count, goal=TuningGoal()):  # noqa: B008
+    """Return the numbers of tasks that are chosen at random."""
+    rng = random.Random(1)
+    return [next_task(tasks, 4, goal, rng, epsilon=1.0) for _ in range(count)]
 
 
 def order(tasks, batches, times=lambda task: [task.latency / 30]):
@@ -49,9 +55,8 @@ def test_task_choice_weighs_calls_and_networks():
 
 def test_latency_is_estimated_from_roofline_until_something_is_measured():
     roofline = Roofline(1e11, ((1e7, 1e11), (1e8, 1e10)))
-    assert roofline.seconds(1e9, 1e6) == pytest.approx(1e-2)
-    assert roofline.seconds(1e3, 1e7) == pytest.approx(1e-4)
-    assert roofline.seconds(1e6, 1e9) == pytest.approx(1e-1)
+    seconds = [roofline.seconds(*one) for one in ((1e9, 1e6), (1e3, 1e7), (1e6, 1e9))]
+    assert seconds == pytest.approx([1e-2, 1e-4, 1e-1])
     unknown = task(2, roofline=roofline)
     assert unknown.latency == pytest.approx(30 * 1e-2) and unknown.seconds is None
     untuned = task(2, roofline=roofline, untuned=0.1)
@@ -64,9 +69,10 @@ def test_network_latency_is_unknown_while_that_of_any_operator_is():
     assert total_seconds([(2, 0.1), (1, 0.05)]) == pytest.approx(0.25)
     assert total_seconds([(2, 0.1), (0, None)]) == pytest.approx(0.2)
     assert total_seconds([(2, 0.1), (1, None)]) is None
-    assert NetworkGoal(rest=0.5).estimate([2], [0.1]) == pytest.approx(0.7)
-    assert NetworkGoal(rest=0.5).estimate([2], [None]) is None
-    assert NetworkGoal(rest=0.5).estimate([2, 0], [0.1, None]) == pytest.approx(0.7)
+    goal = NetworkGoal(rest=0.5)
+    known = [goal.estimate([2], [0.1]), goal.estimate([2, 0], [0.1, None])]
+    assert known == pytest.approx([0.7, 0.7])
+    assert goal.estimate([2], [None]) is None
 
 
 #: An operator that task 0 computes alone, or tasks 1 and 2 together; task 3 is another one.
@@ -90,15 +96,15 @@ def with_algorithms(exact, *parts):
     return [task(2, flop=exact), *(task(0, flop=flop) for flop in parts), task(1, flop=1e8)]
 
 
-GOAL = TuningGoal((NetworkGoal(choices=CHOICES),))
+GOAL, LATE_GOAL = (
+    TuningGoal((NetworkGoal(latency=latency, choices=CHOICES),)) for latency in (None, 10.0)
+)
 
 
 def test_the_most_promising_algorithm_is_tuned_first():
     tasks = with_algorithms(4e9, 1e9, 1e8)
-    assert GOAL.weights(tasks) == [0, 2, 1, 1]
-    assert not GOAL.hopes(tasks, 4)
-    tasks = with_algorithms(1e9, 4e9, 1e8)
-    assert GOAL.weights(tasks) == [2, 0, 0, 1]
+    assert GOAL.weights(tasks) == [0, 2, 1, 1] and not GOAL.hopes(tasks, 4)
+    assert GOAL.weights(with_algorithms(1e9, 4e9, 1e8)) == [2, 0, 0, 1]
 
 
 def test_another_algorithm_is_tuned_while_it_may_become_the_fastest():
@@ -109,11 +115,10 @@ def test_another_algorithm_is_tuned_while_it_may_become_the_fastest():
     tasks[1].best = 2 * tasks[1].limit
     assert list(GOAL.hopes(tasks, 4)) == [0]
     tasks[3].is_finished = tasks[1].is_finished = tasks[2].is_finished = True
-    assert choose(tasks, goal=GOAL) == 0
+    assert choose(tasks, GOAL) == 0
     # Once it is measured, what batches are expected to gain decides.
     tasks[0].best = 10 * tasks[0].limit
-    assert not GOAL.hopes(tasks, 4)
-    assert choose(tasks, goal=GOAL) is None
+    assert not GOAL.hopes(tasks, 4) and choose(tasks, GOAL) is None
     tasks[0].best = 1.01 * (tasks[1].best + tasks[2].best / 2)
     assert list(GOAL.hopes(tasks, 4)) == [0]
     # It leads when it is the fastest.
@@ -121,11 +126,12 @@ def test_another_algorithm_is_tuned_while_it_may_become_the_fastest():
     assert GOAL.weights(tasks) == [2, 0, 0, 1]
 
 
-def test_batch_without_a_program_halves_hopes_of_its_task():
+def test_hopes_halve_after_a_batch_without_a_program_and_skip_networks_within_their_latency():
     tasks = with_algorithms(4e9, 3e9, 1e8)
     for one in tasks[1:]:
         one.best = 3 * one.limit
     before = GOAL.hopes(tasks, 4)[0]
+    assert not LATE_GOAL.hopes(tasks, 4)
     tasks[0].add([], 4, 1.0)
     assert GOAL.hopes(tasks, 4)[0] == pytest.approx(before / 2)
 
@@ -144,20 +150,12 @@ def test_an_algorithm_that_stopped_without_a_program_does_not_lead():
     tasks = with_algorithms(4e9, 1e9, 1e8)
     tasks[1].add([], 4, 1.0)
     assert goal.weights(tasks) == [2, 0, 0, 1]
-    assert choose(tasks, goal=goal) == 0
+    assert choose(tasks, goal) == 0
     tasks = with_algorithms(4e9, 1e9, 1e8)
     tasks[1].is_finished = True  # its design space cannot be generated
     assert GOAL.weights(tasks) == [2, 0, 0, 1]
     tasks[0].best = 10 * tasks[0].limit
     assert not GOAL.hopes(tasks, 4)
-
-
-def test_hopes_skips_networks_within_their_latency():
-    tasks = with_algorithms(4e9, 3e9, 1e8)
-    for one in tasks[1:]:
-        one.best = 3 * one.limit
-    goal = TuningGoal((NetworkGoal(latency=10.0, choices=CHOICES),))
-    assert GOAL.hopes(tasks, 4) and not goal.hopes(tasks, 4)
 
 
 def test_a_task_with_a_stored_program_waits_for_those_without():
@@ -173,13 +171,11 @@ def test_task_choice_compares_gains_per_second_of_tuning():
 
 
 def test_each_batch_without_a_gain_halves_the_expected_gain():
-    one = task(best=1.0, known_trials=64)
-    expected = []
+    one, expected = task(best=1.0, known_trials=64), []
     for _ in range(3):
         one.add([1.0], 0, 1.0)
         expected.append(one.expected_gain(4, 0.0))
-    assert expected[1] == pytest.approx(expected[0] / 2)
-    assert expected[2] == pytest.approx(expected[0] / 4)
+    assert expected[1:] == pytest.approx([expected[0] / 2, expected[0] / 4])
     one.add([0.5], 0, 1.0)
     assert one.misses == 0 and one.best == 0.5
 
@@ -191,12 +187,9 @@ def test_failing_task_does_not_block_other_tasks():
 
 
 def test_expected_gain_follows_stored_curves():
-    falling, flat = [1.0] * 4 + [0.5] * 4, [1.0] * 8
-    gains = [
-        task(best=1.0, known_trials=4, curves=[Curve(course)]).expected_gain(4, 0.0)
-        for course in (falling, flat)
-    ]
-    assert gains == pytest.approx([0.5, 0.0])
+    courses = [1.0] * 4 + [0.5] * 4, [1.0] * 8
+    tasks = [task(best=1.0, known_trials=4, curves=[Curve(one)]) for one in courses]
+    assert [one.expected_gain(4, 0.0) for one in tasks] == pytest.approx([0.5, 0.0])
 
 
 def test_a_task_that_is_slower_than_similar_ones_is_expected_to_catch_up():
@@ -221,48 +214,38 @@ def test_run_ends_when_tasks_finish_latency_suffices_or_gains_are_small():
     done = task(best=0.5)
     done.is_finished = True
     assert choose([done]) is None
-    assert choose([task(best=0.5)], goal=goal(0.5)) is None
-    assert choose([task(best=0.5)], goal=goal(0.4)) == 0
+    assert choose([task(best=0.5)], goal(0.5)) is None
+    assert choose([task(best=0.5)], goal(0.4)) == 0
     # The time outside of tasks counts.
     networks = NetworkGoal(latency=0.9, rest=0.3), NetworkGoal(latency=0.9, rest=0.45)
-    assert [choose([task(best=0.5)], goal=TuningGoal([one])) for one in networks] == [None, 0]
+    assert [choose([task(best=0.5)], TuningGoal([one])) for one in networks] == [None, 0]
     late = task(best=0.5, known_trials=10_000)
-    assert choose([late], goal=TuningGoal(least_gain=0.1)) is None
-    assert choose([late], goal=TuningGoal(least_gain=1e-9)) == 0
+    assert choose([late], TuningGoal(least_gain=0.1)) is None
+    assert choose([late], TuningGoal(least_gain=1e-9)) == 0
 
 
 def test_a_network_within_its_latency_gets_no_batch():
     # 4.1 s and 0.3 s.
     tasks = [task(8, 0, best=0.5), task(1, 1, best=0.1), task(0, 1, best=0.2)]
     assert goal(4.0, None).weights(tasks) == [8, 2, 1]
-    assert choose(tasks, goal=goal(4.0, None)) == 0
     assert goal(4.2, None).weights(tasks) == [0, 1, 1]
-    assert choose(tasks, goal=goal(4.2, None)) == 2
-    assert choose(tasks, goal=goal(4.0, 0.35)) == 0
-    assert choose(tasks, goal=goal(4.2, 0.35)) is None
-
-
-def test_random_choice_skips_network_within_its_latency():
-    tasks = [task(1, 0, best=9.0), task(0, 1, best=0.1)]
-    rng = random.Random(1)
-    chosen = {next_task(tasks, 4, goal(10.0, None), rng, epsilon=1.0) for _ in range(50)}
-    assert chosen == {1}
+    goals = goal(4.0, None), goal(4.2, None), goal(4.0, 0.35), goal(4.2, 0.35)
+    assert [choose(tasks, one) for one in goals] == [0, 2, 0, None]
 
 
 def test_guessed_latency_does_not_end_the_run():
     tasks = [task(best=0.1), task(flop=1e3, size=1e3)]
     assert tasks[1].latency < 1e-3
-    assert choose(tasks, goal=goal(0.1)) == 0
-    assert choose(tasks, goal=goal(1.0)) == 1
+    assert [choose(tasks, goal(latency)) for latency in (0.1, 1.0)] == [0, 1]
     tasks[1].add([1e-3], 4, 1.0)
-    assert choose(tasks, goal=goal(1.0)) is None
+    assert choose(tasks, goal(1.0)) is None
 
 
-def test_random_choice_is_proportional_to_latency():
+def test_random_choice_is_proportional_to_latency_and_skips_network_within_its_latency():
     tasks = [task(flop=4e9, best=0.4), task(flop=1e9, best=0.1)]
-    rng = random.Random(1)
-    chosen = [next_task(tasks, 4, TuningGoal(), rng, epsilon=1.0) for _ in range(500)]
-    assert 350 < chosen.count(0) < 450
+    assert 350 < draws(tasks, 500).count(0) < 450
+    tasks = [task(1, 0, best=9.0), task(0, 1, best=0.1)]
+    assert set(draws(tasks, 50, goal(10.0, None))) == {1}
 
 
 @pytest.mark.parametrize(
@@ -287,8 +270,8 @@ def test_early_stopping_ends_task_after_trials_without_a_gain():
         ([0.8], 8, None),
     ):
         one.add(times, trials, 1.0)
-        assert choose([one], goal=goal) == chosen
-    assert choose([one, task(best=0.5)], goal=goal) == 1
+        assert choose([one], goal) == chosen
+    assert choose([one, task(best=0.5)], goal) == 1
     assert choose([one]) == 0
 
 

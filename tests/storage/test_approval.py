@@ -69,10 +69,9 @@ def test_created_databases_are_approved(tmp_path, folder):
     require(path)
     require(f"sqlite:///{path}")
     (known,) = approval.approvals()[0]
-    assert (known.location, known.store) == (str(path), key)
-    assert known.owner == os.geteuid()
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert stat.S_IMODE(entry(folder).stat().st_mode) == 0o600
+    assert (known.location, known.store, known.owner) == (str(path), key, os.geteuid())
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (folder, entry(folder))]
+    assert modes == [0o700, 0o600]
 
 
 def test_created_databases_on_a_server_are_approved(bare_postgres_url):
@@ -174,9 +173,8 @@ def test_approval_of_a_server_ignores_account_and_stores_no_password(folder):
     approval.require("postgresql://you:other@host/db?sslmode=require", "f" * 32)
     with pytest.raises(ApprovalError) as caught:
         approval.require(one, "e" * 32)
-    for text in (str(caught.value), entry(folder).read_text()):
-        assert "secret" not in text
-        assert "hidden" not in text
+    shown = str(caught.value) + entry(folder).read_text()
+    assert "secret" not in shown and "hidden" not in shown
 
 
 @pytest.mark.parametrize(
@@ -186,11 +184,9 @@ def test_damaged_approval_approves_nothing(data, folder, mine):
     path = entry(folder)
     path.write_bytes(data)
     line = refused(mine)
-    assert str(path) in line
-    assert line.endswith(f"run: tunedb db trust {mine}")
+    assert str(path) in line and line.endswith(f"run: tunedb db trust {mine}")
     found, (error,) = approval.approvals()
-    assert found == []
-    assert str(path) in str(error)
+    assert found == [] and str(path) in str(error)
     approval.approve(mine, key_of(mine))
     require(mine)
 
@@ -210,8 +206,7 @@ def test_folder_of_approvals_that_others_may_write_is_rejected(folder, theirs, m
     with pytest.raises(StorageError, match="others may write it"):
         approval.approve(theirs, key_of(theirs))
     found, (error,) = approval.approvals()
-    assert found == []
-    assert str(folder) in str(error)
+    assert found == [] and str(folder) in str(error)
 
 
 def test_approvals_of_another_user_are_rejected(monkeypatch, mine):

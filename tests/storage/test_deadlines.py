@@ -4,7 +4,7 @@ import socket
 import subprocess
 import threading
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 
 import pytest
 from builders import OWN, make_measurement
@@ -47,12 +47,9 @@ def own(sqlite_file):
 
 
 class Proxy:
-    """A server on loopback between a client and PostgreSQL.
+    """A server on loopback between a client and PostgreSQL, whose socket is in a folder.
 
-    Parameters
-    ----------
-    sockets : str or None
-        Folder of PostgreSQL's socket; None to accept connections and never answer.
+    Without a folder it accepts connections and never answers.
     """
 
     def __init__(self, sockets=None):
@@ -99,20 +96,18 @@ class Proxy:
 @pytest.fixture
 def silent():
     """The URL of a server that accepts connections and never answers."""
-    proxy = Proxy()
-    yield f"postgresql://me:hush@127.0.0.1:{proxy.port}/none"
-    proxy.close()
+    with closing(Proxy()) as proxy:
+        yield f"postgresql://me:hush@127.0.0.1:{proxy.port}/none"
 
 
 @pytest.fixture
 def proxy(postgres_url):
     """A server that can fall silent; its ``url`` is that of ``postgres_url``."""
     there = make_url(postgres_url)
-    proxy = Proxy(there.query["host"])
-    changed = there.set(host="127.0.0.1", port=proxy.port, query={"sslmode": "disable"})
-    proxy.url = changed.render_as_string(hide_password=False)
-    yield proxy
-    proxy.close()
+    with closing(Proxy(there.query["host"])) as proxy:
+        changed = there.set(host="127.0.0.1", port=proxy.port, query={"sslmode": "disable"})
+        proxy.url = changed.render_as_string(hide_password=False)
+        yield proxy
 
 
 @contextmanager
@@ -320,8 +315,7 @@ def test_store_raises_unreachable_error_if_the_server_process_is_stopped(
         pid = store._db.reader().exec_driver_sql("SELECT pg_backend_pid()").scalar()
         subprocess.run(["kill", "-STOP", str(pid)], check=True)
         try:
-            error = within_guard(lambda: caught(store.records.count))
-            assert isinstance(error, UnreachableError)
+            assert isinstance(within_guard(lambda: caught(store.records.count)), UnreachableError)
         finally:
             subprocess.run(["kill", "-CONT", str(pid)], check=True)
         # The next statement opens a new connection.

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement, sql
+from raising import raises_line
 from sqlalchemy import bindparam, exc, literal, select, text
 
 from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, UsageError
@@ -46,10 +47,9 @@ def test_parse_url_returns_driver_and_database(given, driver, database):
     ],
 )
 def test_store_rejects_unusable_urls_without_showing_passwords(url, message):
-    with pytest.raises(UsageError, match=message) as caught:
+    with raises_line(UsageError, match=message) as caught:
         Store(url)
     assert "s3cret" not in "".join(traceback.format_exception(caught.value))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,10 @@ def test_store_rejects_unusable_urls_without_showing_passwords(url, message):
     ],
 )
 def test_a_password_is_never_shown(url):
-    with pytest.raises(StorageError) as caught:
+    with raises_line(StorageError) as caught:
         Store(url)
     shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
-    assert "s3cret" not in shown
-    assert "\n" not in str(caught.value)
-    assert "s3cret" not in show_url(parse_url(url))
+    assert "s3cret" not in shown + show_url(parse_url(url))
 
 
 def test_show_url_hides_passwords_and_sqlite_path_returns_files_only():
@@ -88,12 +86,18 @@ def test_store_accepts_any_file_name(tmp_path, name):
         assert store.records.count() == 1
 
 
+PRAGMAS = {
+    "journal_mode": "wal",
+    "synchronous": 1,  # NORMAL
+    "foreign_keys": 1,
+    "trusted_schema": 0,
+    "application_id": 0x746E6462,
+    "busy_timeout": 30_000,
+}
+
+
 def pragmas(connection):
-    names = ("journal_mode", "synchronous", "foreign_keys", "trusted_schema", "application_id")
-    return {
-        name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-        for name in (*names, "busy_timeout")
-    }
+    return {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in PRAGMAS}
 
 
 @pytest.mark.parametrize("read_only", [False, True])
@@ -112,18 +116,10 @@ def test_opening_takes_one_connection_which_reads_later(sqlite_file, monkeypatch
 
 
 def test_sqlite_connections_have_expected_pragmas_and_strict_tables(sqlite_file):
-    expected = {
-        "journal_mode": "wal",
-        "synchronous": 1,  # NORMAL
-        "foreign_keys": 1,
-        "trusted_schema": 0,
-        "application_id": 0x746E6462,
-        "busy_timeout": 30_000,
-    }
     with Store(sqlite_file) as store:
-        assert pragmas(store._db.reader()) == expected
+        assert pragmas(store._db.reader()) == PRAGMAS
         with store._db.transaction() as connection:
-            assert pragmas(connection) == expected
+            assert pragmas(connection) == PRAGMAS
             # BEGIN IMMEDIATE: the lock is taken before the first write.
             other = sqlite3.connect(sqlite_file, timeout=0)
             with pytest.raises(sqlite3.OperationalError, match="locked"):
@@ -131,7 +127,7 @@ def test_sqlite_connections_have_expected_pragmas_and_strict_tables(sqlite_file)
             other.close()
     with Store(sqlite_file, read_only=True) as store:
         reading = pragmas(store._db.reader())
-        assert reading == {**expected, "synchronous": reading["synchronous"]}
+        assert reading == {**PRAGMAS, "synchronous": reading["synchronous"]}
     tables = sql(sqlite_file, "PRAGMA table_list")
     for _, name, kind, *_, strict in tables:
         if name.startswith("v_"):

@@ -82,6 +82,8 @@ def served(url):
     return [bool(row[0]) for row in ask(url, "SELECT served FROM measurement ORDER BY id")]
 
 
+MODEL = NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes")
+
 MEASUREMENT = """
     INSERT INTO measurement (digest, program_id, workload_id, target_id, status, run_secs, mean,
         measured_at, occurrence, source_id, served)
@@ -146,7 +148,7 @@ def test_writers_cannot_change_protected_rows(shared):
     """Attack 7: a writer inserts rows, and cannot change what identifies, ranks or serves them."""
     with Store(shared("tunedb_owner")) as server:
         server.records.add([make_measurement(20)], FOREIGN)
-        server.models.add(NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes"))
+        server.models.add(MODEL)
         with server._db.transaction() as connection:
             for sql in FEATURES:
                 connection.exec_driver_sql(sql)
@@ -230,14 +232,12 @@ def test_check_finds_no_problems_in_records_that_a_writer_adds(shared):
             make_measurement(n, (1e-3 / (n + 1), 3e-3), workload=n % 3, empty=n % 7 == 0)
             for n in range(100, 140)
         ]
-        made += [make_measurement(n, None) for n in range(140, 150)]
-        store.records.add(made, OWN)
+        store.records.add([*made, *(make_measurement(n, None) for n in range(140, 150))], OWN)
         store.records.add([make_measurement(150)], FOREIGN)
-    report = check.check(shared("bob"))
-    assert report.problems == []
+    assert check.check(shared("bob")).problems == []
 
 
-def test_writer_pushes_pulls_tunes_and_imports_and_reader_pulls(shared, alices, file, tmp_path):
+def test_writer_pushes_pulls_tunes_and_imports_and_reader_pulls(shared, alices, file):
     """A writer uses all that docs/sharing.md promises; a reader pulls everything."""
     with Store(alices) as here:
         fill(here, 5, 6)
@@ -254,8 +254,7 @@ def test_writer_pushes_pulls_tunes_and_imports_and_reader_pulls(shared, alices, 
         store.records.add(made, Source("tuning", SourceKind.LIVE))
         store.workloads.add(make_workload(7, script="code"), [Alias("s", "k")])
         store.sessions.add(make_session(4))
-        model = NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes")
-        store.models.add_predictions(store.models.add(model), {1: 0.5})
+        store.models.add_predictions(store.models.add(MODEL), {1: 0.5})
     # The server stores no script (it is code) and no bytes of a model (nobody checks them).
     assert ask(shared("bob"), "SELECT count(script) FROM workload") == [(0,)]
     assert ask(shared("bob"), "SELECT body FROM model") == [(None,)]
@@ -404,10 +403,7 @@ def test_push_names_a_missing_guard_and_upgrade_restores_it(shared, alices):
         Store(owner)
     upgraded = run("db", "upgrade", owner)
     assert f"restored: {missing[0]}" in upgraded
-    for guard in missing:
-        assert guard in checked
-        assert guard in planned
-        assert guard in upgraded
+    assert all(guard in text for guard in missing for text in (checked, planned, upgraded))
     assert "restored" not in run("db", "upgrade", owner)
     run("--db", shared("bob"), "db", "check")
     with Store(alices) as here:

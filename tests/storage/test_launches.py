@@ -125,12 +125,9 @@ def test_digests_cover_all_fields_of_launches_and_counter_sets():
             found.add(one.digest(b"m" * 16))
     assert len(found) == 2 + len(fields) + 6
     sets = (
-        ("ncu", None, None, ()),
-        ("nvprof", None, None, ()),
-        ("ncu", "1", None, ()),
-        ("ncu", None, "1", ()),
-        ("ncu", None, None, (("a", ""),)),
-        ("ncu", None, None, (("a", "%"),)),
+        *(("ncu", None, None, ()), ("nvprof", None, None, ())),
+        *(("ncu", "1", None, ()), ("ncu", None, "1", ())),
+        *(("ncu", None, None, (("a", ""),)), ("ncu", None, None, (("a", "%"),))),
         ("ncu", None, None, (("a", ""), ("b", ""))),
         ("ncu", None, None, (("b", ""), ("a", ""))),
     )
@@ -170,8 +167,7 @@ def test_invalid_counters_and_values_of_a_wrong_length_are_refused():
 
 def test_launches_are_stored_once(store):
     records = [measured(1), measured(2, launches=(profiled(2), profiled(3, number=1)))]
-    assert store.records.add(records, OWN).new == 2
-    assert store.records.add(records, OWN).new == 0
+    assert [store.records.add(records, OWN).new for _ in range(2)] == [2, 0]
     assert store.counts().launches == 3
     found = store.launches.for_record(2)
     assert [(one.threads, one.number) for one in found] == [(64, 0), (96, 1)]
@@ -186,9 +182,8 @@ def test_add_stores_only_new_launches_of_known_records(store):
     bare = measured(1, launches=())
     store.records.add([bare], OWN)
     assert store.launches.for_record(1) == []
-    assert store.launches.add([(bare, profiled(1)), (measured(9), profiled(9))]) == 1
-    assert store.launches.add([(bare, profiled(1))]) == 0
-    assert store.launches.add([]) == 0
+    given_ = [(bare, profiled(1)), (measured(9), profiled(9))]
+    assert [store.launches.add(one) for one in (given_, given_[:1], [])] == [1, 0, 0]
     # A repeated import has another launch: the record is known, and its launch is new.
     store.records.add([measured(1, launches=(profiled(1, number=1),))], OWN)
     assert [one.number for one in store.launches.for_record(1)] == [0, 1]
@@ -198,11 +193,10 @@ def test_add_stores_only_new_launches_of_known_records(store):
 def test_failed_transaction_leaves_no_counter_set_in_the_cache(store):
     """Otherwise the cache would return an id that no row has."""
     other = CounterSet("nvprof", None, None, (("a", ""),))
-    launch = Launch("k", 1, counter_set=other, values=(1.0,))
-    bad = make_measurement(3, (math.inf,))
+    good = measured(1, launches=(Launch("k", 1, counter_set=other, values=(1.0,)),))
     with pytest.raises(FormatError):
-        store.records.add([measured(1, launches=(launch,)), bad], OWN)
-    store.records.add([measured(1, launches=(launch,))], OWN)
+        store.records.add([good, make_measurement(3, (math.inf,))], OWN)
+    store.records.add([good], OWN)
     assert store.launches.for_record(1)[0].counter_set == other
     assert check(store.url).problems == []
 
@@ -223,10 +217,9 @@ def test_iterate_yields_launches_by_record_and_applies_filters(store, monkeypatc
         *((2, 32), (3, 64), (4, 128)),
     ]
     first = rows[0]
-    assert (first.workload, first.target) == (WORKLOAD, TARGET)
-    assert (first.trace, first.run_secs, first.mean) == (program(3).trace, (3e-3,), 3e-3)
+    assert (first.workload, first.target, first.trace) == (WORKLOAD, TARGET, program(3).trace)
+    assert (first.run_secs, first.mean, first.trust) == ((3e-3,), 3e-3, FOREIGN.trust)
     assert (first.context, first.digest) == (b'{"log":"ktt"}', records[0].digest)
-    assert first.trust == FOREIGN.trust
     assert first.workload is rows[1].workload
     assert first.launch.counter_set is rows[2].launch.counter_set
 
@@ -234,8 +227,7 @@ def test_iterate_yields_launches_by_record_and_applies_filters(store, monkeypatc
         return [row.launch.threads for row in store.launches.iterate(**options)]
 
     assert threads(counted=True) == [96, 192, 32, 64]
-    assert threads(counted=False) == [128]
-    assert threads(workload_ids=[2]) == threads(target_ids=[2]) == [128]
+    assert threads(counted=False) == threads(workload_ids=[2]) == threads(target_ids=[2]) == [128]
     assert threads(workload_ids=[]) == []
     assert threads(statuses=None) == [96, 192, 32, 64, 128, 160]
     assert threads(statuses=[Status.FAILED]) == [160]
@@ -244,14 +236,12 @@ def test_iterate_yields_launches_by_record_and_applies_filters(store, monkeypatc
 
 
 def test_kernel_name_finds_the_kernel_and_not_its_t1_input(store):
+    """The T1 input describes the kernel of that name."""
     body = canonical_json({"KernelSpecification": {"KernelName": "conv"}})
-    store.workloads.add(Workload(WorkloadFormat.T1, body, "conv"))
+    described = store.workloads.add(Workload(WorkloadFormat.T1, body, "conv"))
     store.records.add([measured(1)], OWN)
     assert store.training.t1_inputs() == [("conv", body)]
-    # The name means the kernel, not the T1 input that describes it.
-    kernel = store.workloads.id_of(WORKLOAD.digest)
-    assert store.lookup.workloads("conv") == [kernel]
-    described = 3 - kernel
+    assert store.lookup.workloads("conv") == [store.workloads.id_of(WORKLOAD.digest)]
     assert store.lookup.workloads(str(described)) == [described]
 
 
@@ -381,7 +371,6 @@ def test_commands_show_kernels(sqlite_file):
     shown = run(sqlite_file, "show", "2")
     for words in ("block_size_x = 32", "dram__bytes.sum", "32 x 1 x 1"):
         assert words in shown
-
     row = orjson.loads(run(sqlite_file, "show", "2", "--json"))
     (launch,) = row["launches"]
     assert (launch["kernel"], launch["block"]) == ("conv<float>", [32, 1, 1])

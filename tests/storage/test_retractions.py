@@ -43,9 +43,8 @@ def add_under(store, measurement, source_id, trust):
         row = store.batches._rows.measurement(connection, measurement, source_id, int(trust))
         statements.insert["program"].many(connection, [row["_program"]])
         statements.insert["measurement"].many(connection, [row])
-        return connection.execute(
-            select(schema.measurement.c.id).where(schema.measurement.c.digest == measurement.digest)
-        ).scalar_one()
+        m = schema.measurement.c
+        return connection.scalars(select(m.id).where(m.digest == measurement.digest)).one()
 
 
 def add_retraction(store, digest, key, subject="measurement"):
@@ -54,10 +53,8 @@ def add_retraction(store, digest, key, subject="measurement"):
 
 
 def served(store, id_):
-    rows = store._db.select(
-        select(schema.measurement.c.served).where(schema.measurement.c.id == id_)
-    )
-    return bool(rows[0].served)
+    m = schema.measurement.c
+    return bool(store._db.select(select(m.served).where(m.id == id_))[0].served)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +84,7 @@ def test_retraction_counts_if_issued_by_us_or_by_the_database_of_the_source(stor
             assert served(store, id_)
             assert add_retraction(store, named[subject], keys[by], subject) == 1
         ids.append(id_)
-        assert served(store, id_) is not counts
-        assert store.records.get(id_).retracted is counts
+        assert (served(store, id_), store.records.get(id_).retracted) == (not counts, counts)
         assert store.counts().retracted == (number if counts else 0)
         assert [r.id for r in store.records.top_k([number])] == ([] if counts else [id_])
         assert [a.id for a in store.answers.iterate()] == ([] if counts else ids)
@@ -276,13 +272,11 @@ def test_check_finds_no_problems_after_retractions_and_changes_of_trust(store, s
     universe = Universe(store)
     for index in range(8):
         universe.add(index, index % 4)
-    universe.retract("session", 0, "ours")
-    universe.retract("measurement", 3, "theirs")
-    universe.retract("measurement", 0, "theirs")
-    universe.believe(2, Trust.VERIFIED)
-    universe.believe(3, Trust.VERIFIED)
+    for of in (("session", 0, "ours"), ("measurement", 3, "theirs"), ("measurement", 0, "theirs")):
+        universe.retract(*of)
+    for source in (2, 3):
+        universe.believe(source, Trust.VERIFIED)
     universe.check()
-    store.close()
     assert check.check(store_url).problems == []
 
 
@@ -290,13 +284,13 @@ def test_check_finds_a_served_record_of_a_retracted_session(store, store_url):
     store.records.add([make_measurement(0, session=make_session())], Source("us"))
     store.trust.retract_session(1, "throttled")
     with store._db.transaction() as connection:
+        # As if somebody wrote before the server had guards.
+        trigger = "ALTER TABLE measurement {} TRIGGER tunedb_guard"
         if connection.dialect.name == "postgresql":
-            # As if somebody wrote before the server had guards.
-            connection.exec_driver_sql("ALTER TABLE measurement DISABLE TRIGGER tunedb_guard")
+            connection.exec_driver_sql(trigger.format("DISABLE"))
         connection.execute(schema.measurement.update().values(served=1))
         if connection.dialect.name == "postgresql":
-            connection.exec_driver_sql("ALTER TABLE measurement ENABLE TRIGGER tunedb_guard")
-    store.close()
+            connection.exec_driver_sql(trigger.format("ENABLE"))
     (problem,) = check.check(store_url).problems
     assert "served is 1, not 0" in str(problem)
 

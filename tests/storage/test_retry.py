@@ -41,8 +41,7 @@ def test_store_retries_until_the_server_is_back(postgres_server, postgres_url):
 
 
 def test_retries_end_after_the_retry_timeout(postgres_server, postgres_url, monkeypatch):
-    waits = []
-    wait = time.sleep
+    waits, wait = [], time.sleep
 
     def counted(seconds):
         waits.append(seconds)
@@ -117,8 +116,7 @@ def test_missing_role_or_database_is_not_reported_as_unreachable(postgres_url):
 
 def test_retry_after_unconfirmed_commit_adds_no_row_twice(postgres_url, monkeypatch):
     """The store repeats a transaction whose commit was not confirmed."""
-    transaction = Database.transaction
-    failed = []
+    transaction, failed = Database.transaction, []
 
     @contextmanager
     def cut_after_commit(database):
@@ -132,5 +130,4 @@ def test_retry_after_unconfirmed_commit_adds_no_row_twice(postgres_url, monkeypa
         store.set_retry_timeout(5)
         monkeypatch.setattr(Database, "transaction", cut_after_commit)
         assert store.batches.add([make_measurement(3)], OWN) == ([1], 0)
-        assert failed
-        assert store.records.count() == 1
+        assert (failed, store.records.count()) == ([True], 1)

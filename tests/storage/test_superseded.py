@@ -117,13 +117,6 @@ def test_best_records_are_those_that_no_final_superseded(store, seed):
     assert store.answers.count(record_ids=list(served)) == len(served)
 
 
-def final_of(store, *, seconds=(0.5,) * 3, **fields):
-    """Add a lucky record of a program and that of the final that it lost; return their ids."""
-    lucky = make_measurement(0, session=make_session(), measured_at=1)
-    final = replace(lucky, run_secs=seconds, measured_at=2, extra=LOST, **fields)
-    return add(store, lucky, final)
-
-
 def test_the_outcome_of_a_final_is_beside_what_a_search_noted():
     before = b'{"search":{"operators":["tile"]}}'
     won = extra_of_final(before, won=True)
@@ -135,7 +128,8 @@ def test_only_what_is_measured_before_a_final_is_superseded_until_it_is_retracte
     def ranked():
         return [record.id for record in store.records.top_k(1)]
 
-    lucky, final = final_of(store)
+    one = make_measurement(0, session=make_session(), measured_at=1)
+    lucky, final = add(store, one, replace(one, run_secs=(0.5,) * 3, measured_at=2, extra=LOST))
     assert ranked() == [final]
     # A known program has the times by which it ranks.
     assert [row.id for row in store.programs.measured([1], 1, [1])] == [final]

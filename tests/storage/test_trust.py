@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from builders import FOREIGN, OWN, make_measurement, make_session, make_trace, make_workload
+from builders import FOREIGN, OWN, add, make_measurement, make_session, make_trace, make_workload
+from raising import raises_line
 from sqlalchemy import select
 
 from tunedb.errors import FormatError, NotFoundError, UsageError
-from tunedb.records import Program, Source, SourceKind, Status, Trace, Trust
+from tunedb.records import Source, SourceKind, Status, Trace, Trust
 from tunedb.storage import schema
 from tunedb.storage.store import Store
 
@@ -17,9 +18,8 @@ EVIL = b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]'
 def with_sketch(number, sketch, **fields):
     """Return a measurement whose trace has another sketch."""
     measurement = make_measurement(number, **fields)
-    program = measurement.program
     trace = Trace(sketch, make_trace().tail, b'[[],["x"],[]]')
-    return replace(measurement, program=Program(program.workload, program.target, trace))
+    return replace(measurement, program=replace(measurement.program, trace=trace))
 
 
 def served(store):
@@ -29,16 +29,15 @@ def served(store):
 
 def test_raising_trust_serves_valid_records_and_lowering_it_stops_that(store):
     workload = make_workload(0, script="# from tvm.script import tirx as T")
-    store.records.add(
-        [
-            make_measurement(0, (0.2,), workload=workload),
-            make_measurement(1, None),
-            make_measurement(3, (0.1,)),
-            make_measurement(4, status=Status.UNMEASURED),
-        ],
-        FOREIGN,
+    add(
+        store,
+        make_measurement(0, (0.2,), workload=workload),
+        make_measurement(1, None),
+        make_measurement(3, (0.1,)),
+        make_measurement(4, status=Status.UNMEASURED),
+        source=FOREIGN,
     )
-    store.records.add([make_measurement(9, (0.3,))], OWN)
+    add(store, make_measurement(9, (0.3,)))
     store.trust.retract([3], "wrong")
     assert served(store) == [0, 0, 0, 0, 1]
     assert store.trust.set(1, Trust.VERIFIED, dry_run=True) == 1
@@ -59,22 +58,15 @@ def test_raising_trust_serves_valid_records_and_lowering_it_stops_that(store):
 
 @pytest.mark.parametrize("trust", [Trust.OWN, Trust.VERIFIED])
 def test_trust_cannot_be_raised_while_a_source_has_forbidden_traces(store, trust):
-    store.records.add(
-        [
-            make_measurement(0),
-            with_sketch(1, EVIL),
-            # A JSON export and `get_all_tuning_records` have failed records too.
-            with_sketch(2, b'[["Evil",[],[],[]]]', secs=None),
-        ],
-        FOREIGN,
+    # A JSON export and `get_all_tuning_records` have failed records too.
+    failed = with_sketch(2, b'[["Evil",[],[],[]]]', secs=None)
+    add(store, make_measurement(0), with_sketch(1, EVIL), failed, source=FOREIGN)
+    words = (
+        r"^source 'foreign': 2 of its records must not reach TVM.*the first is 2 \(.*"
+        "tunedb retract --source 1 --not-allowed --reason TEXT"
     )
-    with pytest.raises(FormatError) as caught:
+    with raises_line(FormatError, match=words):
         store.trust.set(1, trust)
-    message = str(caught.value)
-    assert message.startswith("source 'foreign': 2 of its records must not reach TVM")
-    assert "the first is 2 (" in message
-    assert "tunedb retract --source 1 --not-allowed --reason TEXT" in message
-    assert "\n" not in message
     assert store.sources.get(1).trust is Trust.FOREIGN
     assert served(store) == [0, 0, 0]
     refused = list(store.answers.rejected(1))
@@ -110,9 +102,8 @@ def test_raising_trust_also_checks_records_added_meanwhile(store, store_url, mon
 
 def test_changing_trust_of_an_own_source_checks_no_traces(store):
     """The list of allowed instructions is for traces of foreign sources."""
-    store.records.add([with_sketch(1, EVIL)], OWN)
-    assert store.trust.set(1, Trust.VERIFIED) == 0
-    assert store.trust.set(1, Trust.OWN) == 0
+    add(store, with_sketch(1, EVIL))
+    assert [store.trust.set(1, trust) for trust in (Trust.VERIFIED, Trust.OWN)] == [0, 0]
 
 
 def test_own_source_overrides_tvm_version_of_a_merged_source(store):
@@ -134,9 +125,9 @@ def test_own_source_overrides_tvm_version_of_a_merged_source(store):
 
 
 def test_source_summaries_count_records(store):
-    store.records.add([make_measurement(n) for n in range(3)], OWN)
+    add(store, *(make_measurement(n) for n in range(3)))
     foreign = [make_measurement(5, None), make_measurement(6, session=make_session())]
-    store.records.add(foreign, FOREIGN)
+    add(store, *foreign, source=FOREIGN)
     store.records.add([], Source("nothing"))
     store.batches.add([], Source("empty", SourceKind.LIVE, Trust.VERIFIED))
     store.trust.retract([1, 5], "wrong")
@@ -146,11 +137,11 @@ def test_source_summaries_count_records(store):
         ("foreign", 2, 0, 1),
         ("empty", 0, 0, 0),
     ]
-    own, _, empty = rows
-    assert (own.trust, own.store) == (Trust.OWN, store.key)
-    assert (empty.kind, empty.trust) == (SourceKind.LIVE, Trust.VERIFIED)
-    assert own.digest == store.sources.numbered([own.id])[0][1]
     assert [row.reason for row in rows] == [None] * 3
+    own, _, empty = rows
+    digest = store.sources.numbered([own.id])[0][1]
+    assert (own.trust, own.store, own.digest) == (Trust.OWN, store.key, digest)
+    assert (empty.kind, empty.trust) == (SourceKind.LIVE, Trust.VERIFIED)
     assert store.trust.retract_source(own.id, "busy machine") == 2
     own = store.sources.summaries()[0]
     assert (own.served, own.retracted, own.reason) == (0, 3, "busy machine")
@@ -158,9 +149,8 @@ def test_source_summaries_count_records(store):
 
 def test_count_returns_number_of_served_records_of_ids_sources_and_sessions(store):
     session = make_session()
-    store.records.add([make_measurement(n) for n in range(3)], OWN)
-    store.records.add([make_measurement(n, session=session) for n in range(3, 5)], OWN)
-    store.records.add([make_measurement(9)], FOREIGN)
+    add(store, *(make_measurement(n, session=session if n > 2 else None) for n in range(5)))
+    add(store, make_measurement(9), source=FOREIGN)
     count = store.answers.count
     assert (count(), count([1, 1, 6]), count([1], [1]), count([], [2])) == (0, 1, 5, 0)
     assert (count([], [], [1]), count([1, 4], [], [1])) == (2, 3)

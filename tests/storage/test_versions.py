@@ -20,6 +20,7 @@ from sqlalchemy.engine import make_url
 
 from tunedb.errors import NotFoundError, SchemaError, StorageError, TuneDBError, UsageError
 from tunedb.storage import schema, versions
+from tunedb.storage.describe import describe
 from tunedb.storage.engine import parse_url
 from tunedb.storage.store import Store
 
@@ -41,6 +42,16 @@ def is_whole(path):
         return store.meta()["format"] == "tunedb"
 
 
+def put(url, number=0, **options):
+    with Store(url, **options) as store:
+        store.records.add([make_measurement(number)], OWN)
+
+
+def count(url, **options):
+    with Store(url, **options) as store:
+        return store.records.count()
+
+
 def assert_rejected(kind, match, *stores, **options):
     """Assert that opening each database raises one line of error of the given class."""
     for url in stores:
@@ -49,19 +60,25 @@ def assert_rejected(kind, match, *stores, **options):
         assert not isinstance(caught.value.__cause__, TuneDBError)
 
 
+def assert_never_opened(kind, match, url, *, create=True):
+    """Assert that stores of any options reject a database, and an upgrade does so too."""
+    for options in (*([{}] if create else []), {"create": False}, {"read_only": True}):
+        assert_rejected(kind, match, url, **options)
+    with pytest.raises(kind, match=match):
+        versions.upgrade(parse_url(url))
+
+
 def test_store_creates_the_target_of_a_dangling_link(tmp_path):
     target, link = tmp_path / "target.db", tmp_path / "link.db"
     link.symlink_to(target)
-    with Store(link) as store:
-        store.records.add([make_measurement()], OWN)
+    put(link)
     assert link.is_symlink()
     assert {p.name for p in tmp_path.iterdir()} == {"link.db", "target.db"}
     assert is_whole(target)
     assert sql(target, "PRAGMA application_id") == [(schema.APPLICATION_ID,)]
     assert sql(target, "PRAGMA page_size") == [(4096,)]
     assert sql(target, "PRAGMA journal_mode") == [("wal",)]
-    with Store(target) as store:
-        assert store.records.count() == 1
+    assert count(target) == 1
 
 
 def test_only_a_creating_store_fills_an_empty_server_database(bare_postgres_url):
@@ -69,19 +86,14 @@ def test_only_a_creating_store_fills_an_empty_server_database(bare_postgres_url)
         SchemaError, "an empty database; run: tunedb db init", bare_postgres_url, create=False
     )
     assert_rejected(SchemaError, "an empty database", bare_postgres_url, read_only=True)
-    with Store(bare_postgres_url) as store:
-        store.records.add([make_measurement()], OWN)
-    with Store(bare_postgres_url, create=False) as store:
-        assert store.records.count() == 1
+    put(bare_postgres_url)
+    assert count(bare_postgres_url, create=False) == 1
 
 
 def test_missing_file_is_reported_and_not_created(tmp_path):
     path = tmp_path / "missing.db"
     command = re.escape(f"{path}: no such database; run: tunedb db init {path}")
-    assert_rejected(NotFoundError, command, path, create=False)
-    assert_rejected(NotFoundError, command, path, read_only=True)
-    with pytest.raises(NotFoundError, match="tunedb db init"):
-        versions.upgrade(parse_url(path))
+    assert_never_opened(NotFoundError, command, path, create=False)
     assert_rejected(NotFoundError, "its folder does not exist", tmp_path / "no" / "x.db")
     assert list(tmp_path.iterdir()) == []
 
@@ -94,10 +106,7 @@ def test_only_a_creating_store_fills_an_empty_file_or_one_without_tables(tmp_pat
         sql(path, "PRAGMA user_version=1")
     before = path.read_bytes()
     words = f"an empty {what}; run: tunedb db init"
-    assert_rejected(SchemaError, words, path, create=False)
-    assert_rejected(SchemaError, words, path, read_only=True)
-    with pytest.raises(SchemaError, match="tunedb db init"):
-        versions.upgrade(parse_url(path))
+    assert_never_opened(SchemaError, words, path, create=False)
     assert path.read_bytes() == before
     Store(path).close()
     assert is_whole(path)
@@ -124,11 +133,8 @@ def test_memory_database_cannot_be_opened_without_creating_it():
 def test_store_rejects_other_files_without_changing_them(tmp_path, content, kind, match):
     path = tmp_path / "x.db"
     path.write_bytes(content)
-    for options in ({}, {"create": False}, {"read_only": True}):
-        assert_rejected(kind, match, path, **options)
-        assert path.read_bytes() == content
-    with pytest.raises(kind, match=match):
-        versions.upgrade(parse_url(path))
+    assert_never_opened(kind, match, path)
+    assert path.read_bytes() == content
     assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("x.db")] == []
 
 
@@ -155,30 +161,27 @@ OTHERS = {
 
 @pytest.mark.parametrize("kind", OTHERS)
 def test_database_of_another_program_is_rejected(tmp_path, bare_postgres_url, kind):
+    """Switching a file to WAL mode would already change it."""
     path = tmp_path / "other.db"
     sql(path, *OTHERS[kind])
-    before = sql(path, "SELECT * FROM sqlite_master")
-
+    before = path.read_bytes()
     plain = make_url(bare_postgres_url).set(drivername="postgresql")
     uri = plain.render_as_string(hide_password=False)
     with closing(psycopg.connect(uri, autocommit=True)) as connection:
         for statement in OTHERS[kind]:
             connection.execute(statement)
     for url in (path, bare_postgres_url):
-        for options in ({}, {"create": False}, {"read_only": True}):
-            assert_rejected(SchemaError, "a database of another program", url, **options)
-        with pytest.raises(SchemaError, match="a database of another program"):
-            versions.upgrade(parse_url(url))
-    assert sql(path, "SELECT * FROM sqlite_master") == before
+        assert describe(url).state == "foreign"
+        assert_never_opened(SchemaError, "a database of another program", url)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_database_of_a_newer_or_unknown_schema_is_rejected(store, store_url):
     with store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0999'")
-    for options in ({}, {"create": False}, {"read_only": True}):
-        assert_rejected(SchemaError, r"run: pip install --upgrade tunedb$", store_url, **options)
-    with pytest.raises(SchemaError, match=r"schema 0999.* pip install --upgrade tunedb$"):
-        versions.upgrade(parse_url(store_url))
+    words = r"schema 0999.* run: pip install --upgrade tunedb$"
+    assert_never_opened(SchemaError, words, store_url)
     with store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM alembic_version")
     assert_rejected(SchemaError, "it does not state its schema", store_url)
@@ -249,48 +252,39 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
     assert Path(f"{path}-wal").read_bytes() == log
     assert not path.exists()
     Path(f"{path}-wal").unlink()
-    with Store(path) as store:
-        assert store.records.count() == 0
+    assert count(path) == 0
 
 
 def test_read_only_medium_can_be_read_and_rejects_writes(mount):
     folder = mount()
     path = folder / "x.db"
-    with Store(path) as store:
-        store.records.add([make_measurement()], OWN)
+    put(path)
     before = path.read_bytes()
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-    with pytest.raises(StorageError) as creating:
+    with raises_line(StorageError, match="permissions"):
         Store(folder / "new.db")
-    with pytest.raises(StorageError) as writing, Store(path) as store:
-        store.records.add([make_measurement(1)], OWN)
-    for caught in (creating, writing):
-        assert re.search("permissions", str(caught.value))
-        assert "\n" not in str(caught.value)
-    with Store(path, read_only=True) as store:
-        assert store.records.count() == 1
-        with pytest.raises(StorageError, match="opened read-only"):
-            store.records.add([make_measurement(1)], OWN)
+    with raises_line(StorageError, match="permissions"):
+        put(path, 1)
+    assert count(path, read_only=True) == 1
+    with pytest.raises(StorageError, match="opened read-only"):
+        put(path, 1, read_only=True)
     assert path.read_bytes() == before
     assert [p.name for p in folder.iterdir()] == ["x.db"]
     subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
-    with Store(path) as store:
-        assert store.records.count() == 1
+    assert count(path) == 1
 
 
 def test_read_only_file_can_be_read_and_rejects_writes(mount, tmp_path):
     folder = mount()
-    with Store(folder / "x.db") as store:
-        store.records.add([make_measurement()], OWN)
+    put(folder / "x.db")
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     path = tmp_path / "link.db"
     path.touch()
     subprocess.run(["mount", "--bind", folder / "x.db", path], check=True)
     try:
-        with raises_line(StorageError, match="permissions"), Store(path) as store:
-            store.records.add([make_measurement(1)], OWN)
-        with Store(path, read_only=True) as store:
-            assert store.records.count() == 1
+        with raises_line(StorageError, match="permissions"):
+            put(path, 1)
+        assert count(path, read_only=True) == 1
     finally:
         subprocess.run(["umount", path], check=True)
 
@@ -307,15 +301,13 @@ def fill_up(store):
 
 def test_full_disk_raises_one_error_and_keeps_stored_batches(mount):
     folder = mount("3m")
-    path = folder / "x.db"
-    ballast = folder / "ballast"
+    path, ballast = folder / "x.db", folder / "ballast"
     ballast.write_bytes(bytes(1_000_000))
     with Store(path) as store:
         added, error = fill_up(store)
         assert added > 3
         assert "the disk is full; free some space and repeat" in error
-        assert error.startswith(str(path))
-        assert "\n" not in error
+        assert error.startswith(str(path)) and "\n" not in error
         assert store.records.count() == 64 * added
         with pytest.raises(StorageError, match="free some space"):
             store.batches.add(make_batch(added + 1, 5000), OWN)
@@ -347,9 +339,8 @@ def test_many_processes_create_one_file(tmp_path, there):
         ids = printed(WORKERS, "create", path, processes, round_)
         assert len(set(ids.split())) == 1  # one store, not several
         assert is_whole(path)
-        with Store(path) as store:
-            # No record went into a file that was replaced.
-            assert store.records.count() == processes
+        # No record went into a file that was replaced.
+        assert count(path) == processes
         assert [p.name for p in folder.iterdir()] == ["x.db"]
         path.unlink()
 
@@ -358,8 +349,7 @@ def test_many_processes_create_one_file(tmp_path, there):
 def test_eight_processes_create_one_schema_on_a_server(bare_postgres_url):
     ids = printed(WORKERS, "create", bare_postgres_url, 8, 0)
     assert len(set(ids.split())) == 1
-    with Store(bare_postgres_url, create=False) as store:
-        assert store.records.count() == 8
+    assert count(bare_postgres_url, create=False) == 8
 
 
 @pytest.mark.stress
@@ -391,8 +381,7 @@ def test_killed_creator_leaves_no_file_or_a_whole_one(tmp_path):
         if path.exists():
             made += 1
             assert is_whole(path)
-        with Store(path) as store:
-            assert store.records.count() == 0
+        assert count(path) == 0
     assert sum(round_ >= 15 for round_ in rounds) <= made < len(rounds)
 
 
@@ -401,8 +390,7 @@ def test_store_creates_files_where_hard_links_are_unsupported(tmp_path, monkeypa
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(os, "link", refuse)
-    with Store(tmp_path / "x.db") as store:
-        store.records.add([make_measurement()], OWN)
+    put(tmp_path / "x.db")
     assert [p.name for p in tmp_path.iterdir()] == ["x.db"]
     assert is_whole(tmp_path / "x.db")
 
@@ -424,8 +412,7 @@ def test_a_second_handle_does_not_drop_the_locks_of_the_first(sqlite_file):
         printed(WORKERS, "write", sqlite_file, 4, 1, 1)
         assert first.records.count() == 4
     assert is_whole(sqlite_file)
-    with Store(sqlite_file) as store:
-        assert store.records.count() == 4
+    assert count(sqlite_file) == 4
 
 
 def test_backup_is_whole_while_another_store_writes(filled):
@@ -434,6 +421,5 @@ def test_backup_is_whole_while_another_store_writes(filled):
         backup = versions.back_up(filled, "0001")
     assert backup.name == "store.db.bak-0001"
     assert is_whole(backup)
-    with Store(backup) as copy:
-        assert copy.records.count() == 1200
+    assert count(backup) == 1200
     shutil.rmtree(filled.parent)

@@ -1,5 +1,3 @@
-"""Clusters chosen by silhouette, and ellipses around them."""
-
 import sys
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Standardised inputs and their principal components."""
-
 import numpy as np
 import pytest
 from observing import inputs

@@ -1,5 +1,3 @@
-"""Run time against block size, and the gain from the block alone."""
-
 import pytest
 from observing import observe
 

@@ -1,5 +1,3 @@
-"""The decision tree: its questions, its labels, and launches that lack inputs."""
-
 import numpy as np
 import pytest
 from observing import inputs

@@ -1,5 +1,3 @@
-"""Comparison of the outputs of two runs."""
-
 import array
 import math
 

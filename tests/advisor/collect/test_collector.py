@@ -1,5 +1,3 @@
-"""Collection with a toy program and stub profilers: runs, failures, counters, and resuming."""
-
 import json
 import math
 import os
@@ -149,13 +147,6 @@ def test_old_output_file_is_not_taken_for_a_new_one(tmp_path):
     found, _ = collect(path)
     assert list(found) == ["32x2"]
     assert found["32x2"].failure.message.startswith("it wrote no out.bin: ")
-
-
-def test_failing_original_ends_the_run_of_its_variants(tmp_path):
-    path = toy_gpu.configuration(tmp_path, rest="crash")
-    found, _ = collect(edit(path, "block = [32, 2]", "block = [32, 4]"))
-    assert list(found) == ["32x4"]
-    assert len(runs(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("command", ["run", "build"])

@@ -1,5 +1,3 @@
-"""The TOML file: what is written is what is read, and errors name file and key."""
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,7 +18,7 @@ from tunedb.advisor.collect.configuration import (
     render,
     write,
 )
-from tunedb.errors import FormatError, NotFoundError
+from tunedb.errors import FormatError
 
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\0{}"), min_size=1, max_size=12
@@ -202,11 +200,6 @@ def test_read_rejects_long_files(tmp_path):
     path.write_text(path.read_text() + "#")
     with pytest.raises(FormatError, match="longer than 1048576 bytes"):
         read(path)
-
-
-def test_error_about_missing_file_names_the_configure_command(tmp_path):
-    with pytest.raises(NotFoundError, match="no such file; write it with: tunedb advise configure"):
-        read(tmp_path / "none.toml")
 
 
 def test_write_backs_up_the_old_file(tmp_path):

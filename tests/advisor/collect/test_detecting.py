@@ -1,5 +1,3 @@
-"""Detection of the devices and tools of a machine."""
-
 import pytest
 
 from tunedb.advisor.collect import cuda_detection as detection

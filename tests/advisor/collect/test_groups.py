@@ -1,5 +1,3 @@
-"""Groups of counters, each for one run of a profiler."""
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,5 +1,3 @@
-"""Command lines of profilers, and merging the launches of several runs."""
-
 import math
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""Finished steps of a collection, and truncated lines after a kill."""
-
 import pytest
 
 from tunedb.advisor.collect.state import CollectState, locked

@@ -1,5 +1,3 @@
-"""Variants of programs, and how their values are inserted into commands."""
-
 import json
 import math
 import shlex

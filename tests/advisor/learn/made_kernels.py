@@ -4,33 +4,25 @@ import hashlib
 import math
 
 import numpy as np
-
-from tunedb.advisor.observations import Observation
+from observing import observe
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 
 
-def launch(kernel, tile, threads, seconds, *, block=None, counters=None, record=1, **given):
+def launch(kernel, tile, threads, seconds, *, block=None, counters=None, **given):
     """Return an observation; each tile is a slice of its own."""
-    name = hashlib.blake2b(f"{kernel} {tile}".encode(), digest_size=16).digest()
     known = {
-        "record": record,
-        "launch": record,
         "kernel": kernel,
         "workload": kernel,
-        "slice": name,
-        "device": "NVIDIA GeForce RTX 2080 Ti",
-        "compute_capability": "7.5",
-        "threads": threads,
+        "slice": hashlib.blake2b(f"{kernel} {tile}".encode(), digest_size=16).digest(),
         "block": block or (threads, 1, 1),
         "grid": (2**20 // threads, 1, 1),
         "registers": 32,
         "static_shared": 0,
         "dynamic_shared": 0,
-        "seconds": seconds,
         "counters": counters or {},
     }
-    return Observation(**(known | given))
+    return observe(threads, seconds, **(known | given))
 
 
 def kernel(name, best, *, tiles=6, strength=0.2, noise=0.0, sizes=SIZES, seed=0, counters=True):

@@ -1,5 +1,3 @@
-"""Advice on launches, and advisors in a database."""
-
 from dataclasses import replace
 
 import numpy as np

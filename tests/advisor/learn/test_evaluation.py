@@ -1,5 +1,3 @@
-"""Evaluation of advice: held-out data stay unseen, and baselines are compared."""
-
 import json
 from dataclasses import replace
 

@@ -1,5 +1,3 @@
-"""Advice from measurements on other devices, and the weights of these devices."""
-
 import numpy as np
 import pytest
 from made_kernels import launch

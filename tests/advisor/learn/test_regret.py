@@ -1,5 +1,3 @@
-"""Regret after advice, and the advice of baselines."""
-
 import math
 import warnings
 

@@ -1,5 +1,3 @@
-"""Training of advisors: choice of the learner, rejected data, and when there is no advice."""
-
 import sys
 from dataclasses import replace
 from functools import cache

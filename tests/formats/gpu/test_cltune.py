@@ -1,5 +1,3 @@
-"""Results of CLTune: its table and its JSON."""
-
 import json
 
 import gpu_logs

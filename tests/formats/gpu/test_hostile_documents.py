@@ -14,6 +14,9 @@ from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile, formats
 from tunedb.formats.importer import import_log
 
+COMPUTATION = ktt_files.computation(
+    counters=ktt_files.COUNTERS, CompilationData={"RegistersCount": 8}
+)
 DOCUMENTS = {
     "kernel-tuner": {
         **{"device_name": "A", "kernel_name": "k", "problem_size": [1], "objective": "time"},
@@ -48,16 +51,7 @@ DOCUMENTS = {
         **{"platform_version": "OpenCL 1", "arg_m": "4"},
         "results": [{"kernel": "k", "time": 1.5, "parameters": {"MDIMC": 8, "NDIMC": 8}}],
     },
-    "ktt": {
-        "Metadata": ktt_files.METADATA,
-        "Results": [
-            ktt_files.result(
-                ktt_files.computation(
-                    counters=ktt_files.COUNTERS, CompilationData={"RegistersCount": 8}
-                )
-            )
-        ],
-    },
+    "ktt": {"Metadata": ktt_files.METADATA, "Results": [ktt_files.result(COMPUTATION)]},
 }
 
 DEEP = json.loads("[" * 300 + "]" * 300)

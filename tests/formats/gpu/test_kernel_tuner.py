@@ -1,5 +1,3 @@
-"""Caches of Kernel Tuner: whole, unfinished, and damaged ones."""
-
 import gzip
 import json
 import math
@@ -77,7 +75,6 @@ def test_reader_converts_cache_entries_to_measurements(tmp_path):
     assert launch.counter_set.tool == "kernel_tuner"
     assert launch.counter_set.counters == (("GFLOP/s", ""), ("nvml_energy", "J"))
     assert launch.values == (12.5, 3.0)
-
     assert (failed.status, failed.run_secs) == (Status.FAILED, None)
     assert (failed.failure.kind, failed.failure.phase) == (FailureKind.RUNTIME_ERROR, Phase.RUN)
     assert failed.failure.message == "RuntimeFailedConfig"

@@ -1,5 +1,3 @@
-"""Results of KTT as JSON and XML."""
-
 import dataclasses
 import json
 import math
@@ -20,14 +18,7 @@ from tunedb.formats.base import LogFile
 from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
 from tunedb.programs.kernel import join_parameters
-from tunedb.records import (
-    Failure,
-    FailureKind,
-    Phase,
-    Quarantined,
-    Status,
-    WorkloadFormat,
-)
+from tunedb.records import Failure, FailureKind, Phase, Quarantined, Status, WorkloadFormat
 
 
 def read_json(tmp_path, *results, **metadata):
@@ -38,8 +29,7 @@ def test_reader_converts_result_to_measurement(tmp_path):
     made = ktt.computation(16.5, counters=ktt.COUNTERS, PowerUsage=90)
     (item,) = read_json(tmp_path, ktt.result(made))
     assert item.run_secs == (16.5e-6,)
-    assert (item.status, item.failure) == (Status.OK, None)
-    assert item.measured_at == 1_654_091_707_000_000  # 13:55:07
+    assert (item.status, item.failure, item.measured_at) == (Status.OK, None, 1_654_091_707_000_000)
     workload, target = item.program.workload, item.program.target
     assert workload.format == WorkloadFormat.KERNEL
     assert orjson.loads(workload.body) == {"kernel": "sum_kernel", "problem": None}
@@ -52,7 +42,6 @@ def test_reader_converts_result_to_measurement(tmp_path):
     assert launch.counter_set.tool == "ncu"
     assert [unit for _, unit in launch.counter_set.counters] == ["", "%"]
     assert counters_of(item) == {name: value for name, _, value in ktt.COUNTERS}
-    # The other fields.
     extra = orjson.loads(item.extra)
     assert {name: extra[name] for name in ktt.OVERHEADS} == ktt.OVERHEADS
     sizes = {"ConstantMemorySize": 0, "MaxWorkGroupSize": 896, "PrivateMemorySize": 0}
@@ -119,8 +108,7 @@ def test_reader_returns_grid_in_blocks_for_each_type_of_global_size(tmp_path, co
 def test_reader_derives_target_profiler_and_unit_from_api_and_counter(
     tmp_path, counter, api, tool, unit
 ):
-    made = ktt.computation(counters=[counter])
-    (item,) = read_json(tmp_path, ktt.result(made), ComputeApi=api)
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(counters=[counter])), ComputeApi=api)
     assert item.program.target.kind == api.lower()
     (launch,) = item.launches
     found = launch.counter_set
@@ -129,8 +117,7 @@ def test_reader_derives_target_profiler_and_unit_from_api_and_counter(
 
 
 def test_unfinished_profiles_and_register_counts_of_0_are_unknown(tmp_path):
-    data = {"Counters": [], "RemainingProfilingRuns": 3}
-    made = ktt.computation(ProfilingData=data)
+    made = ktt.computation(ProfilingData={"Counters": [], "RemainingProfilingRuns": 3})
     made["CompilationData"]["RegistersCount"] = 0
     (item,) = read_json(tmp_path, ktt.result(made))
     (launch,) = item.launches
@@ -195,15 +182,12 @@ def test_import_stores_equal_results_as_separate_records(tmp_path, memory):
 
 
 def test_options_name_kernel_and_device_only_if_the_file_does_not(tmp_path):
-    for kernel, device, expected in (
-        ("", "", ("mine", "GPU")),
-        ("sum_kernel", "RTX", ("sum_kernel", "RTX")),
-    ):
+    for kernel, device, *expected in (("", "", "mine", "GPU"), ("k", "RTX", "k", "RTX")):
         made = ktt.result(ktt.computation(), KernelName=kernel)
         path = ktt.write_json(tmp_path / "a.json", made, Device=device)
         (item,) = read(path, kernel="mine", device="GPU")
         program = item.program
-        assert (program.workload.name, program.target.attributes["model"]) == expected
+        assert [program.workload.name, program.target.attributes["model"]] == expected
 
 
 names = st.text("abcXYZ_09.", min_size=1, max_size=8)
@@ -381,14 +365,13 @@ def test_reader_rejects_damaged_documents(tmp_path, text, reason):
 
 def test_reader_rejects_result_over_size_or_nesting_limit(tmp_path, monkeypatch):
     """MAX_LINE_BYTES, MAX_VALUES and nesting bound one result."""
-    head = '{"Metadata": ' + json.dumps(ktt.METADATA) + ', "Results": ['
     path = tmp_path / "a.json"
     for name, most, body, reason in (
         ("MAX_LINE_BYTES", 2**20, "[" * 100_000, "recursion"),
         ("MAX_LINE_BYTES", 2**20, '"' + "x" * 2**22, "a value of more than 1048576 characters"),
         ("MAX_VALUES", 100_000, "[0" + ",0" * 1_200_000 + "]]}", "more than 100000 values"),
     ):
-        path.write_text(head + body)
+        path.write_text('{"Metadata": ' + json.dumps(ktt.METADATA) + ', "Results": [' + body)
         with monkeypatch.context() as patch:
             patch.setattr(limits, name, most)
             assert reason in items_and_error(path)[1]
@@ -413,17 +396,16 @@ def test_xml_reader_rejects_document_type_declarations(tmp_path, prologue):
 def test_xml_reader_rejects_malformed_or_too_large_documents(tmp_path, monkeypatch):
     path = tmp_path / "a.xml"
     monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 1000)
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**19)
     for body, reason in (
         ("<a>" * (limits.MAX_DEPTH + 1), "nested deeper than 32"),
         ("<KernelResult>" + "<a/>" * (limits.MAX_INSTRUCTIONS + 1), "more than 1000 elements"),
         ("<KernelResult></Results>", "not XML (mismatched tag"),
         ("&unknown;", "not XML (undefined entity"),
+        ("<KernelResult a='" + "x" * 2**20, "an element of more than 524288 bytes"),
     ):
         path.write_text(f"<TuningData><Results>{body}")
         assert reason in items_and_error(path)[1]
-    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**19)
-    path.write_text("<TuningData><Results><KernelResult a='" + "x" * 2**20)
-    assert "an element of more than 524288 bytes" in items_and_error(path)[1]
 
 
 def test_xml_reader_quarantines_result_with_bad_number(tmp_path):

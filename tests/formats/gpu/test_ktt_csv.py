@@ -1,5 +1,3 @@
-"""Results of KTT as CSV, in both dialects."""
-
 import json
 import math
 

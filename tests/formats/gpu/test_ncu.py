@@ -1,5 +1,3 @@
-"""Tables of Nsight Compute: details, raw and summary pages."""
-
 import math
 
 import profiles
@@ -93,21 +91,18 @@ def test_reader_prefixes_labels_with_section_and_separates_launch_statistics(tmp
     assert (record.launches[0].registers, record.launches[0].static_shared) == (40, 8190)
 
 
-def old_ncu(*rows):
-    """Return the output of an old ncu, without columns of block and grid."""
+def test_reader_takes_block_size_of_old_files_from_launch_statistics_alone(tmp_path):
+    """An old ncu wrote no columns of block and grid."""
     header = profiles.DETAILS.replace('"Block Size","Grid Size","Device","CC",', "")
-    extents = '"(256, 1, 1)","(128, 1, 1)","0","8.6",'
-    return ncu(*(row.replace(extents, "") for row in rows), header=header)
 
+    def old_ncu(*rows):
+        extents = '"(256, 1, 1)","(128, 1, 1)","0","8.6",'
+        return ncu(*(row.replace(extents, "") for row in rows), header=header)
 
-def test_reader_takes_block_size_of_old_files_from_launch_statistics(tmp_path):
     said = {"Block Size": "192", "Grid Size": "4,096", "Waves Per SM": "1.25"}
     rows = [detail(name, value, section="Launch Statistics") for name, value in said.items()]
     record = read_one(tmp_path, old_ncu(*rows))
     assert (record.launches[0].threads, record.launches[0].block) == (192, None)
-
-
-def test_reader_quarantines_launch_without_block_size(tmp_path):
     records, _, (bad,) = read(tmp_path, old_ncu(detail(OCCUPANCY, "9.5")))
     assert not records
     assert "no block size" in bad.reason

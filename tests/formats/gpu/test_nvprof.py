@@ -47,8 +47,7 @@ def test_metrics_and_trace_become_one_record(tmp_path):
         trace64=profiles.trace(COPY, launch("4.512000"), COPY, launch("4.480000")),
     )
     (record,), remarks, bad = read(tmp_path / "metrics64.csv")
-    assert not remarks
-    assert not bad
+    assert (remarks, bad) == ([], [])
     assert record.run_secs == pytest.approx((4.512e-6, 4.48e-6), rel=1e-12)
     assert record.status is Status.OK
     assert record.program.workload.name == "vectorAdd"
@@ -100,12 +99,9 @@ def test_block_sizes_of_one_program_share_one_workload(tmp_path):
 
 
 def test_kernels_of_one_name_in_two_applications_are_different_workloads(tmp_path):
-    for command, application in (
-        ("./simpleHyperQ", "simpleHyperQ"),
-        ("../x/concurrent -n 3", "concurrent -n 3"),
-    ):
+    for application in ("simpleHyperQ", "concurrent -n 3"):
         row = launch(name="sum(long*, int) [9]")
-        (record,), _, _ = read_trace(tmp_path, row, command=command)
+        (record,), _, _ = read_trace(tmp_path, row, command=f"../x/{application}")
         assert record.program.workload.name == "sum"
         assert problem(record) == {"application": application}
 

@@ -1,5 +1,3 @@
-"""Tables of GPU profilers: rows, numbers, locales, names of kernels."""
-
 import math
 
 import pytest

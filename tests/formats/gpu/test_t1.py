@@ -1,5 +1,3 @@
-"""FAIR T1 inputs: parameters, conditions and blocks."""
-
 import copy
 
 import gpu_logs

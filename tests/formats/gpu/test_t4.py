@@ -1,5 +1,3 @@
-"""FAIR T4 results: reading the three dialects, inconsistent rows, and writing."""
-
 import io
 import json
 

@@ -1,5 +1,3 @@
-"""Autotuning caches of Triton."""
-
 import json
 import math
 

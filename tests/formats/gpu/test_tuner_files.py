@@ -93,7 +93,6 @@ def test_a_second_import_adds_nothing(everything):
 
 
 def test_import_counts_failed_configurations_of_each_file(everything):
-    """The numbers of failed rows are those that the files have."""
     _, reports = everything
     failed = {name: report.total.failed for name, report in reports.items() if report.total.failed}
     expected = {
@@ -148,7 +147,6 @@ def test_import_marks_inconsistent_rows_of_pnpoly_file_as_failed():
 
 
 def test_t4_conversion_matches_original_ktt_file():
-    """Both have the same configurations, workloads, targets, threads and counters."""
     found = []
     for name in ("coulomb_2080_full_search_space", "coulomb_2080_full_search_space_converted"):
         items = [i for i in read(GPU / "ktt" / f"{name}.json.gz") if isinstance(i, Measurement)]

@@ -1,5 +1,3 @@
-"""The folder of graphs that TVM wrote."""
-
 from pathlib import Path
 
 import pytest

@@ -1,5 +1,3 @@
-"""Distances between workloads."""
-
 from math import inf, sqrt
 
 import pytest

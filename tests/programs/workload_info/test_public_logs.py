@@ -129,15 +129,8 @@ def test_all_metaschedule_sqlite_graphs_have_complete_signatures():
 #: Families by the beginning of the folder's name. "norm" is the root of a sum of squares: no name
 #: of its blocks shows it, and its loops are those of a sum.
 _MEASURED = {
-    "bmm": "batch_matmul",
-    "conv1d": "conv1d",
-    "conv2d": "conv2d",
-    "conv3d": "conv3d",
-    "dense": "matmul",
-    "dep": "depthwise_conv2d",
-    "matmul": "matmul",
-    "norm": "reduction",
-    "softmax": "softmax",
+    **{name: name for name in ("conv1d", "conv2d", "conv3d", "matmul", "softmax")},
+    **{"bmm": "batch_matmul", "dense": "matmul", "dep": "depthwise_conv2d", "norm": "reduction"},
 }
 
 
