@@ -1,5 +1,6 @@
 """New interpreters."""
 
+import os
 import subprocess
 import sys
 
@@ -10,3 +11,8 @@ def printed(*words, **options):
     done = subprocess.run([sys.executable, *map(str, words)], **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def end(*_):
+    """End this process without a word, as the system does where memory is short."""
+    os._exit(9)

@@ -78,6 +78,7 @@ class ImportRun:
     new: int = 0
     quarantined: int = 0
     started: float = field(default_factory=time.monotonic)
+    _unfinished: dict[int, ImportReport] = field(default_factory=dict)
 
     def skip(self, name: str, reason: str) -> None:
         """Record a path that the search could not read."""
@@ -89,10 +90,12 @@ class ImportRun:
 
         report = ImportReport(file.name)
         self.results.append((report, source))
+        self._unfinished[id(report)] = report
         return report
 
     def finish(self, report: ImportReport) -> None:
         """Add the report of a finished file to the totals."""
+        del self._unfinished[id(report)]
         total = report.total
         self.read += total.read
         self.new += total.new
@@ -100,6 +103,16 @@ class ImportRun:
         self.bad += report.bad[: _MAX_LINES - len(self.bad)]
         # A line may have a mebibyte, and there may be thousands of files.
         report.bad.clear()
+
+    def close(self) -> None:
+        """Finish the files of which a part is stored."""
+        for report in list(self._unfinished.values()):
+            self.finish(report)
+
+    @property
+    def stored(self) -> int:
+        """Number of records that are stored so far, new or known."""
+        return self.read + sum(report.total.read for report in self._unfinished.values())
 
     @property
     def refused(self) -> list[tuple[str, str]]:
@@ -284,6 +297,10 @@ def _count_rest(number: int, noun: str = "") -> None:
 
 # ---- Command ------------------------------------------------------------------------------------
 
+#: Bytes of several files that processes share, and the most processes: they write in turns.
+_SHARED_BYTES = 64 * 2**20
+_MOST_PROCESSES = 3
+
 _STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
 
 
@@ -385,17 +402,14 @@ def logs(
     try:
         with receiving(settings, dry_run=dry_run) as store:
             importer.check_trust(store)
-            with (
-                progress_bar(settings, _total(run.files), counts="records") as progress,
-                _interruptible() as stop,
-            ):
-                for file in run.files:
-                    importer.add(settings, store, file, progress, stop)
+            importer.add_all(settings, store)
     except KeyboardInterrupt:
+        run.close()
         print_report(settings, run)
         raise interrupted(f"Interrupted {run.stopped_at()}") from None
     except Exception:
         # Finished batches are stored, so the report precedes the error.
+        run.close()
         if run.results:
             print_report(settings, run)
         raise
@@ -460,51 +474,107 @@ class _FileImporter:
                     "choose another --source for these records"
                 )
 
-    def add(
+    def add_all(self, settings: Settings, store: Store) -> None:
+        """Import all files; KeyboardInterrupt after a Ctrl-C."""
+        with (
+            progress_bar(settings, _total(self._run.files), counts="records") as progress,
+            _interruptible() as is_interrupted,
+        ):
+            if (processes := self._processes(store)) > 1:
+                self._share(settings, processes, progress, is_interrupted)
+            else:
+                self._add_in_turn(settings, store, progress, is_interrupted)
+            if is_interrupted():
+                raise KeyboardInterrupt
+
+    def _processes(self, store: Store) -> int:
+        """Return the number of processes that share the files."""
+        from ...storage.engine import sqlite_path
+        from ...system.cpus import allowed_cpus
+
+        url, files = store.url, self._run.files
+        is_in_memory = url.get_backend_name() == "sqlite" and sqlite_path(url) is None
+        if is_in_memory or self._run.dry_run or (_total(files) or 0) < _SHARED_BYTES:
+            return 1
+        return min(len(files), len(allowed_cpus()), _MOST_PROCESSES)
+
+    def _share(
+        self,
+        settings: Settings,
+        processes: int,
+        progress: ProgressBar,
+        is_interrupted: Callable[[], bool],
+    ) -> None:
+        """Let several processes import the files."""
+        from ...formats.import_processes import ImportJob, Stored, import_in_processes
+
+        run, positions = self._run, Counter[int]()
+        reports: dict[int, ImportReport] = {}
+        jobs = [ImportJob(file, self.source_of(file), self.trust) for file in run.files]
+
+        def begin(number: int) -> None:
+            reports[number] = run.begin(jobs[number].file, jobs[number].source)
+
+        def update(stored: Stored) -> None:
+            report, file = reports[stored.number], jobs[stored.number].file
+            vars(report).update(vars(stored.report))
+            positions[stored.number] = _size(file) if stored.is_complete else stored.position
+            if stored.is_complete:
+                run.finish(report)
+            progress.update(positions.total())
+            progress.count(run.stored)
+
+        import_in_processes(
+            settings.locate().url,
+            jobs,
+            processes,
+            on_begin=begin,
+            on_stored=update,
+            is_stopped=is_interrupted,
+        )
+
+    def _add_in_turn(
         self,
         settings: Settings,
         store: Store,
-        file: LogFile,
         progress: ProgressBar,
-        stop: Callable[[], None],
+        is_interrupted: Callable[[], bool],
     ) -> None:
-        """Import one file; `stop` is called between its batches."""
-        from ...formats.importer import import_log
+        """Import one file after another in this process."""
+        from ...formats.importer import LogImporter
 
-        source = self.source_of(file)
-        report = self._run.begin(file, source)
-        progress.describe(file.name if file.path is None else file.path.name)
-        if file.path is None and sys.stdin.isatty():
-            settings.note("Reading a log from the terminal; end it with Ctrl-D")
-        before = self._run.read
+        run = self._run
 
         def after_batch() -> None:
-            progress.count(before + report.total.read)
-            stop()
+            progress.count(run.stored)
+            if is_interrupted():
+                raise KeyboardInterrupt
 
-        try:
-            import_log(
-                store,
-                file,
-                source=source,
-                trust=self.trust,
-                dry_run=self._run.dry_run,
-                on_position=progress.update,
-                on_batch=after_batch,
-                report=report,
-            )
-        finally:
-            self._run.finish(report)
-        progress.finish(_size(file))
-        progress.count(self._run.read)
-        stop()
+        with LogImporter(
+            store, dry_run=run.dry_run, on_batch=after_batch, on_file=run.finish
+        ) as importer:
+            for file in run.files:
+                progress.describe(file.name if file.path is None else file.path.name)
+                if file.path is None and sys.stdin.isatty():
+                    settings.note("Reading a log from the terminal; end it with Ctrl-D")
+                source = self.source_of(file)
+                importer.add(
+                    file,
+                    source=source,
+                    trust=self.trust,
+                    on_position=progress.update,
+                    report=run.begin(file, source),
+                )
+                progress.finish(_size(file))
+                if is_interrupted():
+                    break
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], None]]:
+def _interruptible() -> Iterator[Callable[[], bool]]:
     """Delay Ctrl-C to the end of a batch, so that the report equals the stored records.
 
-    Yields a function that raises KeyboardInterrupt after a Ctrl-C. A second Ctrl-C is immediate.
+    Yields a function that returns True after a Ctrl-C. A second Ctrl-C is immediate.
     """
     is_interrupted = False
 
@@ -517,15 +587,11 @@ def _interruptible() -> Iterator[Callable[[], None]]:
             # Not through sys.stderr, which may be in the middle of a write.
             os.write(2, _STOPPING)
 
-    def stop() -> None:
-        if is_interrupted:
-            raise KeyboardInterrupt
-
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield lambda: is_interrupted
         return
     previous = signal.signal(signal.SIGINT, handle)
     try:
-        yield stop
+        yield lambda: is_interrupted
     finally:
         signal.signal(signal.SIGINT, previous)

@@ -52,6 +52,18 @@ def test_import_searches_directories_and_patterns_and_reports_other_files(
     assert run_json(*words, file)[0]["known"] == 1
 
 
+def test_processes_that_share_files_report_as_one_does(run, run_json, tmp_path, monkeypatch):
+    for i in range(3):
+        workdirs.write(tmp_path / f"runs/{i}", [workdirs.record([1e-3 * (i + 1)])], end="\njunk\n")
+    alone = run_json("--db", tmp_path / "alone.db", "import", "logs", tmp_path / "runs")
+    monkeypatch.setattr("tunedb.cli.logs.import_logs._SHARED_BYTES", 1)
+    shared = run_json("--db", tmp_path / "shared.db", "import", "logs", tmp_path / "runs")
+    assert [row["path"] for row in alone] == [row["path"] for row in shared]
+    assert shared == alone and [row["quarantined"] for row in shared] == [1, 1, 1]
+    again = run("--db", tmp_path / "shared.db", "import", "logs", tmp_path / "runs")
+    assert "3 records in 3 files, 0 new" in again.stderr and "3 lines not under" in again.stderr
+
+
 def test_import_refuses_invalid_paths(run, sqlite_file, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("nothing")

@@ -104,6 +104,13 @@ def test_label_covers_times_of_all_records_of_a_program(stored):
         assert examples.seconds[number] == pytest.approx(times * seconds_of(0))
 
 
+def test_programs_are_labelled_some_at_a_time(stored, monkeypatch):
+    (together, _), most = load_counted(stored, SMALL_STEPS), 7
+    monkeypatch.setattr("tunedb.models.dataset._PROGRAMS", most)
+    assert len(together) > 20 * most
+    assert load_counted(stored, SMALL_STEPS)[0].digest == together.digest
+
+
 def test_failures_keep_their_kind_unless_the_program_worked_once(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
     for number in (1, 7):  # failed later, and worked later

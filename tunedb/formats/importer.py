@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from .. import limits
 from ..errors import FormatError, StorageError
@@ -29,6 +31,7 @@ from ..records import (
     WorkloadFormat,
 )
 from ..results import QuarantineRow
+from ..storage.batches import LogContent
 from ..storage.engine import sqlite_path
 from ..storage.store import Store
 from ..system.gc_pause import paused_gc
@@ -146,73 +149,12 @@ def import_log(
     source: str,
     trust: Trust = Trust.OWN,
     dry_run: bool = False,
-    on_position: Callable[[int], None] | None = None,
     on_batch: Callable[[], None] | None = None,
     report: ImportReport | None = None,
 ) -> ImportReport:
-    """Import one file.
-
-    Parameters
-    ----------
-    store : Store
-        The database.
-    file : LogFile
-        The file; its formats are detected (:func:`tunedb.formats.reading.read_log`).
-    source : str
-        Name of the source.
-    trust : Trust
-        Trust level of a new source. Lines of a foreign source are quarantined if their programs
-        are outside the allow-list (:mod:`tunedb.programs.allowlist`).
-    dry_run : bool
-        Compare the file with the database and write nothing; a record in two files counts as new
-        in both.
-    on_position : callable or None
-        Called from time to time with the number of bytes read so far.
-    on_batch : callable or None
-        Called after each batch; an exception ends the import and keeps the stored batches.
-    report : ImportReport or None
-        Report to fill in as batches finish, for callers that may be interrupted.
-
-    Returns
-    -------
-    ImportReport
-        Its ``refused`` is set if the file is not a log, cannot be read, or is damaged from some
-        point on.
-
-    Raises
-    ------
-    StorageError
-        The database cannot be written.
-    """
-    report = report or ImportReport(file.name)
-    origin = Source(source, SourceKind.FILE, trust)
-    batch = _Batch(store, file, origin, report, dry_run=dry_run)
-    if file.path is not None and _is_own(store, file.path):
-        report.refused = "it is the database that is written to"
-        return report
-    stored = store.provenance.trust_of(source)
-    is_foreign = (trust if stored is None else stored) is Trust.FOREIGN
-    items = read_log(file, on_position, accept=require_allowed if is_foreign else None)
-    with paused_gc():
-        while True:
-            try:
-                item = next(items, None)
-            except (FormatError, StorageError) as error:
-                # An error of the file: database errors can only come from the writes below.
-                report.refused = str(error).removeprefix(f"{file.name}: ")
-                break
-            if item is None:
-                break
-            batch.add(item)
-            if batch.bad_lines >= limits.MAX_QUARANTINED_LINES:
-                report.refused = f"{limits.MAX_QUARANTINED_LINES} lines not understood; repair it"
-                break
-            if batch.is_full:
-                batch.flush()
-                if on_batch is not None:
-                    on_batch()
-        batch.flush()
-    return report
+    """Import one file; as :class:`LogImporter` and its :meth:`~LogImporter.add`."""
+    with LogImporter(store, dry_run=dry_run, on_batch=on_batch) as importer:
+        return importer.add(file, source=source, trust=trust, report=report)
 
 
 def require_allowed(measurement: Measurement) -> None:
@@ -245,68 +187,207 @@ def _is_own(store: Store, path: Path) -> bool:
     return False
 
 
-class _Batch:
-    """Parsed items of a file that are not stored yet."""
+class LogImporter:
+    """Import of files, which share batches: larger ones write each page of an index less often.
+
+    The end of its ``with`` block stores the last batch, unless an exception ends it.
+
+    Parameters
+    ----------
+    store : Store
+        The database.
+    dry_run : bool
+        Compare the files with the database and write nothing; a record in two files counts as new
+        in both.
+    on_batch : callable or None
+        Called after each full batch; an exception ends the import and keeps the stored batches.
+    on_file : callable or None
+        Called with the report of each file, when all of it is stored.
+    """
 
     def __init__(
         self,
         store: Store,
-        file: LogFile,
-        source: Source,
-        report: ImportReport,
         *,
-        dry_run: bool,
+        dry_run: bool = False,
+        on_batch: Callable[[], None] | None = None,
+        on_file: Callable[[ImportReport], None] | None = None,
     ) -> None:
         self._store = store
-        self._source = source
-        self._report = report
         self._dry_run = dry_run
-        self._occurrences = Occurrences()
-        self._measurements: list[Measurement] = []
-        self._formats: list[str] = []
-        self._workloads: list[Workload] = []
-        self._bad: list[Quarantined] = []
-        self._bytes = 0
+        self._on_batch = on_batch
+        self._on_file = on_file
+        self._parts: list[_Part] = []
+        # Sizes of the parts whose files are read.
+        self._rows = self._bytes = self._others = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.flush()
+
+    def add(
+        self,
+        file: LogFile,
+        *,
+        source: str,
+        trust: Trust = Trust.OWN,
+        on_position: Callable[[int], None] | None = None,
+        report: ImportReport | None = None,
+    ) -> ImportReport:
+        """Read a file, and store each batch that it fills.
+
+        Parameters
+        ----------
+        file : LogFile
+            The file; its formats are detected (:func:`tunedb.formats.reading.read_log`).
+        source : str
+            Name of the source.
+        trust : Trust
+            Trust level of a new source. Lines of a foreign source are quarantined if their
+            programs are outside the allow-list (:mod:`tunedb.programs.allowlist`).
+        on_position : callable or None
+            Called from time to time with the number of bytes read so far.
+        report : ImportReport or None
+            Report to fill in as batches finish, for callers that may be interrupted.
+
+        Returns
+        -------
+        ImportReport
+            Complete when its last batch is stored. Its ``refused`` is set if the file is not a log,
+            cannot be read, or is damaged from some point on.
+
+        Raises
+        ------
+        StorageError
+            The database cannot be written.
+        """
+        report = report or ImportReport(file.name)
+        part = _Part(self._store, file, Source(source, SourceKind.FILE, trust), report)
+        self._parts.append(part)
+        if file.path is not None and _is_own(self._store, file.path):
+            report.refused = "it is the database that is written to"
+            part.end()
+            return report
+        stored = self._store.provenance.trust_of(source)
+        is_foreign = (trust if stored is None else stored) is Trust.FOREIGN
+        items = read_log(file, on_position, accept=require_allowed if is_foreign else None)
+        with paused_gc():
+            while True:
+                try:
+                    item = next(items, None)
+                except (FormatError, StorageError) as error:
+                    # An error of the file: database errors can only come from the writes below.
+                    report.refused = str(error).removeprefix(f"{file.name}: ")
+                    break
+                if item is None:
+                    break
+                part.add(item)
+                if part.bad_lines >= limits.MAX_QUARANTINED_LINES:
+                    report.refused = (
+                        f"{limits.MAX_QUARANTINED_LINES} lines not understood; repair it"
+                    )
+                    break
+                if self._is_full(part):
+                    self.flush()
+                    if self._on_batch is not None:
+                        self._on_batch()
+        part.end()
+        self._rows += len(part.measurements)
+        self._bytes += part.bytes
+        self._others += len(part.bad) + len(part.workloads)
+        return report
+
+    def _is_full(self, part: _Part) -> bool:
+        """Return True when the batch, with a part that is read, has reached a limit."""
+        return (
+            self._rows + len(part.measurements) >= limits.IMPORT_ROWS
+            or self._bytes + part.bytes >= limits.IMPORT_BYTES
+            or self._others + len(part.bad) + len(part.workloads) >= limits.PROGRESS_LINES
+        )
+
+    def flush(self) -> None:
+        """Store and count the items of the batch."""
+        if self._dry_run:
+            contains = self._store.batches.contains
+            new = [[not contains(m) for m in part.measurements] for part in self._parts]
+        else:
+            new = self._store.batches.load_all([part.content for part in self._parts])
+            if released := [id_ for part in self._parts for id_ in part.released]:
+                self._store.quarantine.release(released)
+        for part, is_new in zip(self._parts, new, strict=True):
+            part.count(is_new)
+            if part.is_read and self._on_file is not None:
+                self._on_file(part.report)
+        self._parts = [part for part in self._parts if not part.is_read]
+        self._rows = self._bytes = self._others = 0
+        gc.collect(0)
+
+
+class _Part:
+    """Items of a file in a batch that is not stored yet."""
+
+    def __init__(self, store: Store, file: LogFile, source: Source, report: ImportReport) -> None:
+        self.report = report
+        self.measurements: list[Measurement] = []
+        self.workloads: list[Workload] = []
+        self.bad: list[Quarantined] = []
+        self.bytes = 0
+        #: Whether the end of the file was reached.
+        self.is_read = False
         #: Quarantined lines of the whole file.
         self.bad_lines = 0
+        #: Quarantined lines that were understood this time.
+        self.released: list[int] = []
+        self._source = source
+        self._occurrences = Occurrences()
+        self._formats: list[str] = []
         # Earlier quarantined lines of this file, by line number. A line that parses now was
         # truncated by a killed writer then, or has been repaired, and leaves quarantine.
         self._file = file
         self._quarantined = store.batches.quarantined_lines(self._label(file.name))
-        self._released: list[int] = []
+
+    def end(self) -> None:
+        """Take note of the end of the file, and forget what is only needed to read it."""
+        self.is_read = True
+        self._occurrences = Occurrences()
+        self._quarantined = {}
 
     @property
-    def is_full(self) -> bool:
-        """True when the batch has reached a limit of a transaction."""
-        return (
-            len(self._measurements) >= limits.IMPORT_ROWS
-            or self._bytes >= limits.IMPORT_BYTES
-            or len(self._bad) + len(self._workloads) >= limits.PROGRESS_LINES
-        )
+    def content(self) -> LogContent:
+        """The items, as a batch stores them."""
+        return LogContent(self._source, self.measurements, self.workloads, self.bad)
 
     def add(self, read: ReadItem) -> None:
         """Add one item of the file."""
         item = read.item
-        self._bytes += read.size
+        self.bytes += read.size
         if read.line and read.line in self._quarantined and not isinstance(item, Quarantined):
-            self._released += self._quarantined.pop(read.line)
+            self.released += self._quarantined.pop(read.line)
         if isinstance(item, Measurement):
             occurrence = self._occurrences.next(item.digest)
             if occurrence:
                 # Each of several equal lines is a measurement.
                 item = replace(item, occurrence=occurrence)
-            self._measurements.append(item)
+            self.measurements.append(item)
             self._formats.append(read.format)
         elif isinstance(item, Quarantined):
-            self._bad.append(replace(item, file=self._label(item.file)))
+            self.bad.append(replace(item, file=self._label(item.file)))
             self.bad_lines += 1
         elif isinstance(item, Workload):
-            self._workloads.append(item)
+            self.workloads.append(item)
         elif isinstance(item, Remark):
-            if len(self._report.remarks) < limits.MAX_REASONS:
-                self._report.remarks.append(item.text)
+            if len(self.report.remarks) < limits.MAX_REASONS:
+                self.report.remarks.append(item.text)
         else:
-            self._report.skipped += 1
+            self.report.skipped += 1
 
     def _label(self, name: str) -> str:
         """Return a file's name in quarantine: absolute, for retries from other directories."""
@@ -315,23 +396,14 @@ class _Batch:
         path = self._file.path
         return name if path is None else clean_text(str(path.absolute()))
 
-    def flush(self) -> None:
-        """Store and count the items of the batch."""
-        if self._dry_run:
-            new: Sequence[bool] = [not self._store.batches.contains(m) for m in self._measurements]
-        else:
-            new = self._store.batches.load(
-                self._measurements, self._source, self._workloads, self._bad
-            )
-            if self._released:
-                self._store.quarantine.release(self._released)
-                self._released.clear()
-        report = self._report
+    def count(self, new: Sequence[bool]) -> None:
+        """Count the stored items in the report, and forget them."""
+        report = self.report
         # Counted by id(): hashing targets and statuses takes longer than all the rest.
-        targets = [m.program.target for m in self._measurements]
-        statuses = [int(m.status) for m in self._measurements]
+        targets = [m.program.target for m in self.measurements]
+        statuses = [int(m.status) for m in self.measurements]
         by_id = {id(target): target for target in targets}
-        launches = [len(m.launches) for m in self._measurements]
+        launches = [len(m.launches) for m in self.measurements]
         kinds = Counter(zip(self._formats, map(id, targets), statuses, new, launches, strict=True))
         for (format_, target_id, status, is_new, each), number in kinds.items():
             key = format_, by_id[target_id].label[: limits.MAX_NAME_CHARS]
@@ -339,18 +411,17 @@ class _Batch:
                 key = format_, "other targets"
             tally = report.groups.setdefault(key, Tally())
             tally.count(number, Status(status), new=is_new, launches=number * each)
-        report.workloads += len(self._workloads)
-        report.quarantined += len(self._bad)
-        for row in self._bad:
+        report.workloads += len(self.workloads)
+        report.quarantined += len(self.bad)
+        for row in self.bad:
             reason = row.reason
             if reason not in report.reasons and len(report.reasons) >= limits.MAX_REASONS:
                 reason = "other reasons"
             report.reasons[reason] = report.reasons.get(reason, 0) + 1
-        report.bad += self._bad[: max(0, limits.MAX_NAMED_LINES - len(report.bad))]
-        for items in (self._measurements, self._formats, self._workloads, self._bad):
+        report.bad += self.bad[: max(0, limits.MAX_NAMED_LINES - len(report.bad))]
+        for items in (self.measurements, self._formats, self.workloads, self.bad, self.released):
             items.clear()
-        gc.collect(0)
-        self._bytes = 0
+        self.bytes = 0
 
 
 # ---- Retry of quarantined lines with today's formats ---------------------------------------------

@@ -282,16 +282,18 @@ def dataset_of(
     machines, factors, several = _sessions(store, records)
     workloads, groups, numbers, group = _groups(store, records, counted, machines, several)
 
-    # From here on the records of each program in a group are contiguous, in the order of time.
-    turn = _turns(records, counted, group)
-    high, low = records.digests[counted].T
-    order = np.lexsort((turn, low, high, group))
-    record, group, turn = counted[order], group[order], turn[order]
+    # From here on the records of each program in a group are contiguous, in the order of time. Of
+    # ten million records each array has 80 MB, so those of no further use are deleted.
+    record, group, turn = _ordered(records, counted, group)
+    del machines, counted
     changes = (np.diff(group) != 0) | (np.diff(records.program_ids[record]) != 0)
-    starts = np.flatnonzero(np.concatenate((np.ones(min(len(order), 1), bool), changes)))
-    sizes = np.diff(np.append(starts, len(order)))
+    starts = np.flatnonzero(np.concatenate((np.ones(min(len(record), 1), bool), changes)))
+    sizes = np.diff(np.append(starts, len(record)))
     owner = np.repeat(np.arange(len(starts)), sizes)
     first, last = record[starts], record[starts + sizes - 1]
+    all_groups = group[starts]
+    trials = _ranks(turn[starts], all_groups).astype(np.int32)
+    del turn, group, sizes
 
     ran = times.worked[record]
     is_whole = ran & ~records.cut_short[record]
@@ -302,6 +304,8 @@ def dataset_of(
     seconds[success] = times.labelled(
         policy, record[ran], owner[ran], factors if corrected else None
     )
+    timeless = int((~records.failed & ~times.worked).sum())
+    del times, factors
     failures = np.where(records.failures[last] == 0, _UNKNOWN, records.failures[last])
     # True for each record with the outcome of its program.
     agrees = ran == success[owner]
@@ -309,20 +313,20 @@ def dataset_of(
     _check_features(store, feature_set, records, first)
     cut_short = success & ~whole
     has_rows = records.n_rows[first] >= 0
-    measured = np.bincount(group[starts][has_rows & whole], minlength=len(groups)) > 0
-    kept = has_rows & (~cut_short | measured[group[starts]])
+    measured = np.bincount(all_groups[has_rows & whole], minlength=len(groups)) > 0
+    kept = has_rows & (~cut_short | measured[all_groups])
     if not kept.any():
         raise NotFoundError(f"{store.location}: every measurement was cut short; tune it longer")
     columns: dict[str, NDArray[Any]] = {
         "program_ids": records.program_ids[first][kept],
         "seconds": seconds[kept],
         "failures": np.where(success, 0, failures).astype(np.int8)[kept],
-        "trials": _ranks(turn[starts], group[starts]).astype(np.int32)[kept],
+        "trials": trials[kept],
         "origins": records.origins[first][kept],
         "costs": _means(records.costs[record[agrees]], owner[agrees], len(starts))[kept],
         "cut_short": cut_short[kept],
     }
-    all_groups = group[starts][kept]
+    all_groups = all_groups[kept]
     used, group = np.unique(all_groups, return_inverse=True)
     groups, workloads = _used([groups[number] for number in used.tolist()], workloads)
     dataset = Dataset(
@@ -355,7 +359,7 @@ def dataset_of(
     counts = DataCounts(
         records=len(records),
         infrastructure=int(records.failed.sum() - failed.sum()),
-        timeless=int((~records.failed & ~times.worked).sum()),
+        timeless=timeless,
         programs=len(np.unique(records.program_ids[first])),
         without_features=len(np.unique(records.program_ids[first][~has_rows])),
         workloads=len(workloads),
@@ -379,45 +383,60 @@ def _used(
 class _Times:
     """The valid run times of records."""
 
-    #: Shape (m,).
+    #: All times, shape (m,), and which of them are valid.
     seconds: Floats
+    is_valid: Bools
     #: Index of the record of each time, ascending, shape (m,).
-    record: Ints
+    record: NDArray[np.int32]
     #: True for each record with a valid time and without a failure, shape (records,).
     worked: Bools
 
     @classmethod
     def from_records(cls, records: TrainingRecords) -> _Times:
-        """Return the valid run times of records."""
-        record = np.repeat(np.arange(len(records)), records.n_times)
+        """Return the run times of records."""
+        record = np.repeat(np.arange(len(records), dtype=np.int32), records.n_times)
         # A store has finite times only; a time of 0 or less is invalid.
-        is_time = (records.times > 0) & (records.times != NO_TIME)
-        is_time &= ~records.failed[record]
-        record = record[is_time]
-        worked = np.bincount(record, minlength=len(records)) > 0
-        return cls(records.times[is_time], record, worked)
+        is_valid = (records.times > 0) & (records.times != NO_TIME)
+        is_valid &= ~records.failed[record]
+        worked = np.zeros(len(records), bool)
+        worked[record[is_valid]] = True
+        return cls(records.times, is_valid, record, worked)
 
     def labelled(
         self, policy: LabelPolicy, records: Ints, owner: Ints, factors: Floats | None
     ) -> Floats:
         """Return the time of each program; `owner` has the program of each record that counts."""
-        owner_of = np.full(len(self.worked), -1)
+        owner_of = np.full(len(self.worked), -1, np.int32)
         owner_of[records] = owner
         program = owner_of[self.record]
-        seconds = self.seconds if factors is None else self.seconds / factors[self.record]
-        # Sorted by value too, so that sums do not depend on the order of insertion.
-        order = np.lexsort((seconds, program))
-        order = order[np.searchsorted(program[order], 0) :]  # without times that do not count
-        program = program[order]
-        sizes = np.bincount(program)
-        starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
-        labels: Floats = np.asarray(policy.seconds(seconds[order], starts), np.float64)
-        if labels.shape != (len(starts) - 1,) or not (labels > 0).all():
-            raise PluginError(
-                f"label {policy.name!r} gave no time above 0 for some program; correct or "
-                "reinstall it: tunedb plugins"
-            )
-        return labels
+        program[~self.is_valid] = -1
+        labels = [np.zeros(0)]
+        for first in range(0, int(owner.max(initial=-1)) + 1, _PROGRAMS):
+            chosen = np.flatnonzero((program >= first) & (program < first + _PROGRAMS))
+            seconds = self.seconds[chosen]
+            if factors is not None:
+                seconds /= factors[self.record[chosen]]
+            labels.append(_labels(policy, program[chosen] - first, seconds))
+        return np.concatenate(labels)
+
+
+#: Programs that are labelled at a time: sorting takes several times the memory of their times.
+_PROGRAMS = 1 << 18
+
+
+def _labels(policy: LabelPolicy, program: NDArray[np.int32], seconds: Floats) -> Floats:
+    """Return the time of each program that has times."""
+    # Sorted by value too, so that sums do not depend on the order of insertion.
+    order = np.lexsort((seconds, program))
+    sizes = np.bincount(program)
+    starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
+    labels: Floats = np.asarray(policy.seconds(seconds[order], starts), np.float64)
+    if labels.shape != (len(starts) - 1,) or not (labels > 0).all():
+        raise PluginError(
+            f"label {policy.name!r} gave no time above 0 for some program; correct or "
+            "reinstall it: tunedb plugins"
+        )
+    return labels
 
 
 #: Encodes a machine and its threads in one number: machine · _THREADS + threads.
@@ -504,6 +523,14 @@ def _groups(
         for w, t, m in keys.T.tolist()
     )
     return workloads, groups, keys[2].astype(np.int32), group
+
+
+def _ordered(records: TrainingRecords, counted: Ints, group: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return records, their groups and turns, ordered by group, program and turn."""
+    turn = _turns(records, counted, group)
+    high, low = records.digests[counted].T
+    order = np.lexsort((turn, low, high, group))
+    return counted[order], group[order], turn[order]
 
 
 def _turns(records: TrainingRecords, counted: Ints, group: Ints) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, func, select
@@ -21,6 +22,28 @@ T = TypeVar("T")
 AttributedLaunch = tuple[bytes, bytes, Launch, int]
 
 _m = schema.measurement.c
+
+
+@dataclass(frozen=True, slots=True)
+class LogContent:
+    """Parsed content of a log, or of a part of one.
+
+    Parameters
+    ----------
+    source : Source
+        Origin of the records.
+    measurements : sequence of Measurement
+        Records.
+    workloads : iterable of Workload
+        Workloads that need not have a record.
+    quarantined : iterable of Quarantined
+        Unreadable bytes.
+    """
+
+    source: Source
+    measurements: Sequence[Measurement] = ()
+    workloads: Iterable[Workload] = ()
+    quarantined: Iterable[Quarantined] = ()
 
 
 class Batches:
@@ -57,37 +80,38 @@ class Batches:
         workloads: Iterable[Workload] = (),
         quarantined: Iterable[Quarantined] = (),
     ) -> list[bool]:
-        """Add the content of a log in one transaction.
-
-        Parameters
-        ----------
-        batch : sequence of Measurement
-            Records.
-        source : Source
-            Origin of the records.
-        workloads : iterable of Workload
-            Workloads that need not have a record.
-        quarantined : iterable of Quarantined
-            Unreadable bytes.
+        """Add the content of a log in one transaction; arguments as of :class:`LogContent`.
 
         Returns
         -------
         list of bool
             True for each measurement that was not stored before.
         """
+        return self.load_all([LogContent(source, batch, workloads, quarantined)])[0]
+
+    def load_all(self, contents: Iterable[LogContent]) -> list[list[bool]]:
+        """Add the contents of logs in one transaction.
+
+        Returns
+        -------
+        list of list of bool
+            For each content, True for each measurement that was not stored before.
+        """
         with self._db.transaction() as connection:
-            last = statements.last_measurement(connection).scalar() or 0
-            new = self._insert(connection, batch, source) if batch else 0
-            for workload in workloads:
-                self._rows.workload(connection, workload)
-            self.insert_quarantined(connection, quarantined, source)
-            is_mixed = 0 < new < len(batch)
-            after: Sequence[Any] = (
-                statements.measurements_after(connection, id=last).all() if is_mixed else ()
-            )
-        self._db.analyze_if_grown(new)
-        if not is_mixed:
+            found = [self._load(connection, content) for content in contents]
+        self._db.analyze_if_grown(sum(map(sum, found)))
+        return found
+
+    def _load(self, connection: Connection, content: LogContent) -> list[bool]:
+        batch, source = content.measurements, content.source
+        last = statements.last_measurement(connection).scalar() or 0
+        new = self._insert(connection, batch, source) if batch else 0
+        for workload in content.workloads:
+            self._rows.workload(connection, workload)
+        self.insert_quarantined(connection, content.quarantined, source)
+        if not 0 < new < len(batch):
             return [new > 0] * len(batch)
+        after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
         added = {digest for _, digest in after}
         return [m.digest in added for m in batch]
 

@@ -24,7 +24,6 @@ from .database import Database
 from .launches import counter_set, launch_from_row
 from .loader import Loader
 from .lookup import Lookup
-from .programs import Programs
 from .quarantine import Quarantine
 
 _m, _f, _l = schema.measurement.c, schema.failure.c, schema.launch.c
@@ -70,7 +69,6 @@ class Records:
         quarantine: Quarantine,
         answers: Answers,
         lookup: Lookup,
-        programs: Programs,
     ) -> None:
         self._db = db
         self._loader = loader
@@ -78,7 +76,6 @@ class Records:
         self._quarantine = quarantine
         self._answers = answers
         self._lookup = lookup
-        self._programs = programs
 
     def __repr__(self) -> str:
         return f"<records of {self._db.location}>"
@@ -162,7 +159,7 @@ class Records:
             raise UsageError(f"k must not be negative, got {k}")
         workload_ids = self._workload_ids(workload)
         target_ids = (
-            self._programs.targets(workload_ids) if target is None else self._target_ids(target)
+            self._answers.targets(workload_ids) if target is None else self._target_ids(target)
         )
         return [self.get(i) for i in self._answers.best_ids(workload_ids, target_ids, k)]
 

@@ -178,13 +178,7 @@ class Store:
             db, loader, self.batches, self.answers, self.sources
         )
         self.records: Records = Records(
-            db,
-            loader,
-            self.batches,
-            self.quarantine,
-            self.answers,
-            self.lookup,
-            self.programs,
+            db, loader, self.batches, self.quarantine, self.answers, self.lookup
         )
 
     def __enter__(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -166,7 +166,7 @@ class Training:
             long_statements(connection := self._db.reader()),
         ):
             result = connection.execute(statement.order_by(_m.id))
-            return _concatenated([_columns(rows) for rows in result.partitions(_BATCH)])
+            return _concatenated(_columns(rows) for rows in result.partitions(_BATCH))
 
     def workloads(self, ids: Sequence[int]) -> list[tuple[int, bytes, str, Signature]]:
         """Return id, digest, name and signature of workloads, in the order of digests."""
@@ -314,13 +314,22 @@ def _columns(rows: Sequence[Any]) -> TrainingRecords:
     )
 
 
-def _concatenated(batches: Sequence[TrainingRecords]) -> TrainingRecords:
-    """Return the records of all batches, of which there may be none."""
+def _concatenated(batches: Iterable[TrainingRecords]) -> TrainingRecords:
+    """Return the records of all batches, of which there may be none; holds them once."""
     import numpy as np
 
-    names = [field.name for field in fields(TrainingRecords)]
-    batches = batches or [_columns([])]
-    return TrainingRecords(**{n: np.concatenate([getattr(b, n) for b in batches]) for n in names})
+    empty = _columns([])
+    columns = {field.name: getattr(empty, field.name) for field in fields(TrainingRecords)}
+    buffers = {name: bytearray() for name in columns}
+    for batch in batches:
+        for name, buffer in buffers.items():
+            buffer.extend(getattr(batch, name).tobytes())
+    return TrainingRecords(
+        **{
+            name: np.frombuffer(buffers.pop(name), column.dtype).reshape(-1, *column.shape[1:])
+            for name, column in columns.items()
+        }
+    )
 
 
 def _is_informative() -> Any:
