@@ -113,12 +113,12 @@ def _varied(program: Program, rng: random.Random, factors: dict[int, list[int]])
     decisions = orjson.loads(program.trace.decisions)
     for choice in decisions[0]:
         if isinstance(choice[1], list):
-            choice[1] = _split(choice[1], rng, factors)
+            choice[1] = split(choice[1], rng, factors)
     trace = Trace(program.trace.sketch, program.trace.tail, orjson.dumps(decisions))
     return Program(program.workload, program.target, trace)
 
 
-def _split(sizes: list[Any], rng: random.Random, factors: dict[int, list[int]]) -> list[Any]:
+def split(sizes: list[Any], rng: random.Random, factors: dict[int, list[int]]) -> list[Any]:
     """Return as many numbers with the same product."""
     if not all(isinstance(size, int) and size > 0 for size in sizes):
         return sizes

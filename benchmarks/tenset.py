@@ -31,6 +31,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from common import Row, run
+from multiplied import split
 
 RECORDS, PER_TASK = 10_000_000, 4_000
 #: Records of the whole dataset of TenSet.
@@ -83,20 +84,10 @@ def _template(line: str, key: str) -> Template:
 @cache
 def _tilings(extent: int, number: int) -> list[str]:
     """Return texts of random sizes of the inner loops of a split."""
-    rng, primes, divisor, rest = random.Random(extent), list[int](), 2, extent
-    while rest > 1:
-        if rest % divisor:
-            divisor += 1
-        else:
-            primes.append(divisor)
-            rest //= divisor
-    found = {}
-    for _ in range(TILINGS):
-        sizes = [1] * (number + 1)
-        for prime in primes:
-            sizes[rng.randrange(len(sizes))] *= prime
-        found[json.dumps(sizes[1:])] = None
-    return list(found)
+    rng, factors = random.Random(extent), dict[int, list[int]]()
+    whole = [extent, *[1] * number]
+    found = (json.dumps(split(whole, rng, factors)[1:]) for _ in range(TILINGS))
+    return list(dict.fromkeys(found))
 
 
 def write_task(folder: Path, number: int, key: str, lines: list[str]) -> int:
@@ -233,7 +224,7 @@ def _options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--scratch",
         type=Path,
-        help="a folder on a disk with 15 GB; default: the system's for temporary files",
+        help="a folder on a disk with 25 GB; default: the system's for temporary files",
     )
 
 

@@ -476,25 +476,26 @@ class _FileImporter:
 
     def add_all(self, settings: Settings, store: Store) -> None:
         """Import all files; KeyboardInterrupt after a Ctrl-C."""
+        total = _total(self._run.files)
         with (
-            progress_bar(settings, _total(self._run.files), counts="records") as progress,
+            progress_bar(settings, total, counts="records") as progress,
             _interruptible() as is_interrupted,
         ):
-            if (processes := self._processes(store)) > 1:
+            if (processes := self._processes(store, total or 0)) > 1:
                 self._share(settings, processes, progress, is_interrupted)
             else:
                 self._add_in_turn(settings, store, progress, is_interrupted)
             if is_interrupted():
                 raise KeyboardInterrupt
 
-    def _processes(self, store: Store) -> int:
-        """Return the number of processes that share the files."""
+    def _processes(self, store: Store, total: int) -> int:
+        """Return the number of processes that share the files, of so many bytes in all."""
         from ...storage.engine import sqlite_path
         from ...system.cpus import allowed_cpus
 
         url, files = store.url, self._run.files
         is_in_memory = url.get_backend_name() == "sqlite" and sqlite_path(url) is None
-        if is_in_memory or self._run.dry_run or (_total(files) or 0) < _SHARED_BYTES:
+        if is_in_memory or self._run.dry_run or total < _SHARED_BYTES:
             return 1
         return min(len(files), len(allowed_cpus()), _MOST_PROCESSES)
 

@@ -34,9 +34,9 @@ class ImportJob:
     trust: Trust = Trust.OWN
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Stored:
-    """What a process has stored of a file.
+    """What a process has stored of a file; a process sends it again after each batch.
 
     Parameters
     ----------
@@ -52,8 +52,12 @@ class Stored:
 
     number: int
     report: ImportReport
-    position: int
-    is_complete: bool
+    position: int = 0
+    is_complete: bool = False
+
+    def read_to(self, position: int) -> None:
+        """Note the bytes that were read."""
+        self.position = position
 
 
 def import_in_processes(
@@ -167,30 +171,16 @@ def _run(url: str, connection: Connection) -> None:
             connection.send(error)
 
 
-@dataclass(eq=False, slots=True)
-class _File:
-    """A file that a process imports, as :class:`Stored`."""
-
-    number: int
-    report: ImportReport
-    position: int = 0
-    is_complete: bool = False
-
-    def read_to(self, position: int) -> None:
-        """Note the bytes that were read."""
-        self.position = position
-
-
 def _import(store: Store, connection: Connection) -> None:
     """Import the files that a connection names."""
-    files: dict[int, _File] = {}  # by the id() of their reports
+    files: dict[int, Stored] = {}  # by the id() of their reports
 
     def complete(report: ImportReport) -> None:
         files[id(report)].is_complete = True
 
     def send() -> None:
         for file in list(files.values()):
-            connection.send(Stored(file.number, file.report, file.position, file.is_complete))
+            connection.send(file)
             if file.is_complete:
                 del files[id(file.report)]
 
@@ -207,7 +197,7 @@ def _import(store: Store, connection: Connection) -> None:
             if message is None:
                 break
             number, job = message
-            file = _File(number, ImportReport(job.file.name))
+            file = Stored(number, ImportReport(job.file.name))
             files[id(file.report)] = file
             importer.add(
                 job.file,

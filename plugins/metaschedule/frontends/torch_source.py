@@ -301,10 +301,8 @@ def _clamp(node: Any, importer: Any) -> Any:
     """Return numbers within bounds; TVM's frontend gives integers the bound infinity."""
     x, *rest = importer.retrieve_args(node)
     low, high = _filled(rest, node.kwargs.get("min"), node.kwargs.get("max"))
-    bounds, emit = (
-        [bound for bound in (low, high) if bound is not None],
-        importer.block_builder.emit,
-    )
+    bounds = [bound for bound in (low, high) if bound is not None]
+    emit = importer.block_builder.emit
     if _category(x) != _INTEGER or not all(isinstance(bound, int) for bound in bounds):
         if any(isinstance(bound, float) for bound in bounds) and _category(x) == _INTEGER:
             x = _as_type(emit, x, _DEFAULTS[_FLOAT])
