@@ -52,6 +52,9 @@ _PROBLEM = (
     Column("message", "problem", flexible=True),
 )
 
+#: Sources that are listed, those with most records; JSON has all.
+_MAX_SOURCES = 20
+
 _SOURCE = (
     Column("name", "source", flexible=True, keep_end=True),
     Column("kind", "kind"),
@@ -306,4 +309,7 @@ def _show_info(row: dict[str, Any]) -> None:
     print_fields(fields)
     if row["sources"]:
         click.echo(f"\n{bold('Sources')}")
-        print_table(_SOURCE, row["sources"])
+        largest = sorted(row["sources"], key=lambda source: -source["records"])
+        print_table(_SOURCE, largest[:_MAX_SOURCES])
+        if len(largest) > _MAX_SOURCES:
+            click.echo(f"and {len(largest) - _MAX_SOURCES:,} more sources; see: tunedb sources")

@@ -1,6 +1,7 @@
 """``tunedb db init``, ``upgrade``, ``check`` and ``info``."""
 
 import pytest
+import workdirs
 from builders import sql
 from checks import has, row_has
 
@@ -95,6 +96,17 @@ def test_info_shows_state_counts_and_sources(run, run_json, filled):
     assert shown["sources"] == [{"name": "nightly", "kind": "file", "trust": "own", "records": 7}]
     assert "nightly  file  own          7" in run("--db", filled, "db", "info").stdout
     run("db", "info", ":memory:", code=3)
+
+
+def test_info_lists_the_largest_sources(run, run_json, tmp_path):
+    for number in range(22):
+        times = [[1e-3], [2e-3]] if number == 3 else [[number]]
+        workdirs.write(tmp_path / f"{number}", [workdirs.record(one) for one in times])
+    run("--db", "a.db", "import", "logs", *(tmp_path / f"{number}" for number in range(22)))
+    listed = run("--db", "a.db", "db", "info").stdout.split("Sources")[1].splitlines()
+    assert len(run_json("--db", "a.db", "db", "info")["sources"]) == 22
+    assert len(listed) == 23 and "/3/" in listed[2]
+    assert listed[-1] == "and 2 more sources; see: tunedb sources"
 
 
 def test_check_reports_changed_mean(run, run_json, filled):

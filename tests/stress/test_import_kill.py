@@ -108,8 +108,23 @@ SOME = ["autotvm v0.2", "ansor v0.6", "metaschedule sqlite"]
     [(SOME, 1, 1), *(long(list(small_logs.LOGS), 10, seed) for seed in range(40))],
 )
 def test_killed_imports_store_the_same_as_one_import(store_url, folder, alone, kills, seed):
-    sizes = lines_of(WORKER, store_url, folder, kills, seed)
+    sizes = lines_of(WORKER, store_url, folder, kills, seed, 1)
     assert sizes == sorted(sizes)
+    assert contents(store_url) == alone
+    assert check(store_url).problems == []
+
+
+#: Logs that share no record: in a shared import either of two is its source.
+APART = [
+    name for name in small_logs.LOGS if name not in ("metaschedule stream", "metaschedule sqlite")
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "seed"), [(APART, 1), *(long(APART, seed) for seed in range(20))]
+)
+def test_killed_imports_of_several_processes_store_the_same(store_url, folder, alone, seed):
+    lines_of(WORKER, store_url, folder, 3, seed, 3)
     assert contents(store_url) == alone
     assert check(store_url).problems == []
 

@@ -172,13 +172,15 @@ class Database:
         except UnreachableError as error:
             return self._retry_read(error, lambda reader: prepared.tuples(reader, **parameters))
 
-    def select(self, statement: Select[Any]) -> Sequence[Any]:
+    def select(self, statement: Select[Any], **parameters: Any) -> Sequence[Any]:
         """Return all rows of a statement that is not prepared."""
         try:
             with self.lock, converted_errors(self.location):
-                return self.reader().execute(statement).all()
+                return self.reader().execute(statement, parameters).all()
         except UnreachableError as error:
-            return self._retry_read(error, lambda reader: reader.execute(statement).all())
+            return self._retry_read(
+                error, lambda reader: reader.execute(statement, parameters).all()
+            )
 
     def plain(self, sql: str) -> Sequence[Any]:
         """Return all rows of a statement given as SQL."""

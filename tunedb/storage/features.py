@@ -12,7 +12,8 @@ from ..json_checks import parse_json
 from ..results import FeatureCoverage, StoredFeatures
 from . import schema, statements
 from .database import Database
-from .programs import Programs, in_batches
+from .loader import in_batches
+from .programs import Programs
 from .rows import Rows
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from . import read_statements as st
 from . import schema
 from .attribution import accepted_failure, is_merged_feature, is_usable_feature
 from .database import Database
-from .loader import Loader
+from .loader import Loader, in_batches
 from .retractions import is_retracted
 from .statements import any_foreign_feature
 from .superseded import is_ranked
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 _p, _w, _m = schema.program.c, schema.workload.c, schema.measurement.c
 _f, _s, _x = schema.feature.c, schema.source.c, schema.failure.c
-
-#: Values in one ``IN (…)``: SQLite takes 32,766 parameters.
-_IN = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,11 +294,6 @@ class Programs:
         if not self._db.fetch(any_foreign_feature):
             return []
         return [~is_merged_feature(_f) if computed else is_usable_feature(_f)]
-
-
-def in_batches(values: Sequence[int]) -> Iterable[Sequence[int]]:
-    """Yield values in batches that fit one statement."""
-    return (values[start : start + _IN] for start in range(0, len(values), _IN))
 
 
 def among(column: Any, ids: Sequence[int]) -> Any:

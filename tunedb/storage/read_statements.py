@@ -69,6 +69,9 @@ def record_query() -> Select[Any]:
 
 record_by_id: Final = Prepared(record_query().where(_m.id == parameter("id")))
 
+#: The records of any number of `ids`, which SQLAlchemy expands at each execution.
+records_by_id: Final = record_query().where(_m.id.in_(bindparam("ids", expanding=True)))
+
 
 def answer_query() -> Select[Any]:
     """Return the query whose rows :meth:`Answers.from_row` reads."""

@@ -161,7 +161,7 @@ class Records:
         target_ids = (
             self._answers.targets(workload_ids) if target is None else self._target_ids(target)
         )
-        return [self.get(i) for i in self._answers.best_ids(workload_ids, target_ids, k)]
+        return self._loader.records_by_id(self._answers.best_ids(workload_ids, target_ids, k))
 
     def _workload_ids(self, workload: AnyWorkloads) -> list[int]:
         return ids_of(workload, self._lookup.require_workloads)
