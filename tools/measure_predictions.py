@@ -60,7 +60,9 @@ def measured_predictions(
         key: task for key, task in tasks.items() if best[key] is not None and key.hex() not in done
     }
     with Database(":memory:", target=here, prior=rest) as held:
-        predicted = predict(held._handle, known, here, lambda done, total, work: None)
+        predicted = predict(
+            held._handle, known, here, lambda done, total, work: None, weights_are_cold=False
+        )
     with WarmBuilder() as builder:
         for key, found in predicted.items():
             traces = [best[key].record.trace, found.record.trace]

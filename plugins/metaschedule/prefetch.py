@@ -1,10 +1,14 @@
-"""Software prefetch of the next block of a large argument, e.g. of the weights of an operator.
+"""Software prefetch of a large argument, e.g. of the weights of an operator.
 
 A good program reads a block of weights once and reuses it from the caches, e.g. for each row of an
 image. The memory is idle meanwhile, and the program then waits for the next block. Here that block
 is fetched while the present one is reused, a few cache lines before each innermost loop over the
 weights. Fetching within that loop would keep LLVM from holding sums in registers, and more lines
 at a time than the processor has fill buffers stop it.
+
+A sum that uses each weight once, as for one row of data, waits for the memory all the time. The
+processor fetches ahead by itself in some orders of reading and not in others, so here lines are
+fetched at a fixed distance ahead.
 
 Only builds of tunedb prefetch: a stored program has no instructions of it, and TVM builds the same
 program without.
@@ -35,6 +39,9 @@ _LINE = 64
 _LEAST_BLOCK, _MOST_BLOCK = 1 << 12, 1 << 19
 #: Most lines that are fetched at a time.
 _MOST_LINES = 20
+#: Bytes between a weight that is used once and the one that is fetched meanwhile. Half and twice as
+#: many are as good.
+_AHEAD = 1 << 13
 #: Least iterations of an innermost loop that is split, since sums leave the registers after it.
 _LEAST_STEPS = 16
 #: Types of elements. TVM 0.25 rewrites addresses of elements of smaller floating types.
@@ -75,7 +82,7 @@ class _Fetch:
     buffer : Buffer
         The argument.
     start : PrimExpr
-        Index of the element with which the next block begins.
+        Index of the element with which the next block begins, or the next part of a stream.
     part : PrimExpr
         Number of innermost loops over the present block before this one.
     lines : int
@@ -134,10 +141,13 @@ def _fetching(function: Any, target: Any) -> Any | None:
     for loops, store in _stores(lowered.body, ()):
         loads: list[Any] = []
         compat.walk(store.value, compat.load_type(), loads.append)
+        is_sum = any(compat.buffer_of(load).same_as(store.buffer) for load in loads)
         for load in loads:
             buffer = compat.buffer_of(load)
             if any(buffer.same_as(each) for each in large):
                 fetch = _fetch(buffer, load.indices, loops)
+                if fetch is None and is_sum:
+                    fetch = _stream(buffer, load.indices, loops)
                 if fetch is not None:
                     fetches.append(fetch)
     if not fetches:
@@ -214,6 +224,42 @@ def _fetch(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch |
     needed = -(-total // lines)
     enough = needed if needed < number * parts else None
     return _Fetch(inner.node, parts, buffer, start, part, lines, enough)
+
+
+def _stream(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch | None:
+    """Return what to fetch for a load that reads neighbouring elements one after the other, once.
+
+    None for another load, or if the lines of one iteration are too many.
+    """
+    loops = _loops_of(buffer, indices, nest)
+    if not loops or any(loop.extent > 1 and not loop.stride for loop in loops[1]):
+        return None
+    start, serial = loops
+    element = bytes_of((1,), buffer.dtype)
+    found, size = None, 1
+    for number in reversed(range(len(serial))):
+        loop = serial[number]
+        if loop.extent > 1 and (loop.stride != size or size * element > _MOST_LINES * _LINE):
+            break
+        if loop.extent > 1 and loop.node.kind != tirx.ForKind.VECTORIZED:
+            found = number, size * element
+        size *= loop.extent
+    if found is None:
+        return None
+    number, step = found
+    inner = serial[number]
+    most = max(1, _MOST_LINES * _LINE // step)
+    steps = max(steps for steps in range(1, most + 1) if inner.extent % steps == 0)
+    if steps * step % _LINE or _IRREGULAR in (inner.node.annotations or {}):
+        return None
+    for loop in serial[:number]:
+        start = start + loop.node.loop_var * loop.stride
+    outside = nest[: [loop.same_as(inner.node) for loop in nest].index(True)]
+    if not _is_known_at(start, outside):
+        return None
+    start = start + _AHEAD // element
+    lines = steps * step // _LINE
+    return _Fetch(inner.node, inner.extent // steps, buffer, start, 0, lines, enough=None)
 
 
 def _block(serial: Sequence[_Loop], element: int) -> tuple[int, int, int] | None:

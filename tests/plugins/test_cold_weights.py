@@ -172,7 +172,7 @@ def test_run_has_cold_weights_beyond_the_caches(cache, changes, is_cold, tmp_pat
     """A run begins; another builder than the warm one does not prefetch."""
     monkeypatch.setattr(warm_builder, "WorkerPool", MagicMock())  # nothing is built
     monkeypatch.setattr(cold, "_LEAST_BYTES", 1024)
-    monkeypatch.setattr(tuning_run, "last_cache", lambda: cache)
+    monkeypatch.setattr(cold, "last_cache", lambda: cache)
     builder = networks.Builder()
     out = builder.bare_convolution("image", 8, 64, 1)
     mod = from_onnx(builder.model(out, {"image": [1, 8, 4, 4]}, [1, 64, 4, 4]))
@@ -213,7 +213,7 @@ def test_builds_of_warm_builder_prefetch_unless_the_user_has_a_build_function(mo
 def test_only_tasks_of_networks_beyond_the_caches_are_cold(choices, found, monkeypatch):
     sizes = iter([1, 1 << 40])
     monkeypatch.setattr(tuning_run, "_weight_bytes", lambda _: next(sizes))
-    monkeypatch.setattr(tuning_run, "last_cache", lambda: 1 << 20)
+    monkeypatch.setattr(cold, "last_cache", lambda: 1 << 20)
     monkeypatch.setattr(tuning_run, "cold_weights", lambda _: (1,))
     tasks = [SimpleNamespace(mod=None, calls=calls) for calls in ((0, 1), *[(1, 0)] * 3)]
     small, large = (SimpleNamespace(goal=SimpleNamespace(choices=one)) for one in ((), choices))

@@ -4,22 +4,29 @@ import math
 import sys
 from pathlib import Path
 
+import networks
 import numpy as np
 import pytest
 import tvm
 from logged import logged
 from products import assert_multiplies
+from tvm.relax.frontend.onnx import from_onnx
 from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from tunedb.errors import UsageError
 from tunedb.models.share import expected_share
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy import predict as prediction
+from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+from tunedb.plugins.metaschedule.measure import cold_weights
+from tunedb.plugins.metaschedule.prefetch import with_prefetch
 from tunedb.plugins.metaschedule.search.draft_model import DraftTask
-from tunedb.plugins.metaschedule.search.prediction import Question, promising
+from tunedb.plugins.metaschedule.search.prediction import Promising, Question, promising
 from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
 from tunedb.plugins.metaschedule.search.warm_start import Relatives
+from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
 from tunedb.search.draft import Draft
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -77,8 +84,8 @@ def test_function_without_record_gets_best_predicted_program_that_builds(
 ):
     predictions = []
 
-    def predict(*arguments):
-        predictions.append(prediction.predict(*arguments))
+    def predict(*arguments, **options):
+        predictions.append(prediction.predict(*arguments, **options))
         return predictions[-1]
 
     def promising_of_few(question):
@@ -167,8 +174,58 @@ def test_replayed_programs_are_ranked_by_a_model_of_whole_programs(measured, ope
     programs = promising(question)
     ranked = prediction._Models.of(handle, tools.llvm).ranked(task, programs)
     assert set(ranked) == set(programs) and len(ranked) > 16
-    times = [seconds_of(Draft.from_trace(program).tiles) for program in ranked]
+    times = [seconds_of(Draft.from_trace(program.trace).tiles) for program in ranked]
     assert np.mean(times[:8]) < 0.8 * np.mean(times[-8:])
+
+
+def weights_of(rows, columns=512):
+    """Return a network that multiplies data and a constant with as many rows as columns."""
+    builder = networks.Builder()
+    out = builder.node("MatMul", ["data", builder.weight(columns, columns)])
+    return from_onnx(builder.model(out, {"data": [rows, columns]}, [rows, columns]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "cache", "waits"),
+    [(8, 1 << 20, False), (8, (1 << 20) - 1, True), (101, 1 << 10, False), (8, None, False)],
+)
+def test_programs_that_prefetch_weights_are_preferred_where_others_wait(
+    rows, cache, waits, measured, opened, tools, monkeypatch
+):
+    asked, chosen = [], []
+
+    def ask(question, _worker):
+        asked.append(question.waits)
+        return [Promising(name, question.waits and name == "ready") for name in ("first", "ready")]
+
+    monkeypatch.setattr(cold_weights, "last_cache", lambda: cache)
+    monkeypatch.setattr(prediction, "_ask", ask)
+    monkeypatch.setattr(prediction._Models, "of", lambda *_: None)
+    monkeypatch.setattr(
+        prediction,
+        "_built",
+        lambda _builder, _mods, ranked, _target: chosen.extend(*ranked.values()) or {},
+    )
+    apply.compile(weights_of(rows), opened(measured, target=tools.llvm), trials=0)
+    assert asked == [waits] and chosen[0] == ("ready" if waits else "first")
+
+
+def test_promising_programs_tell_whether_they_prefetch(measured, opened, tools):
+    target = tools.llvm
+    mod = lower(weights_of(8), target, Lowering()).mod
+    (mod,) = apply.tasks_of(mod, target).values()
+    handle = opened(measured, target=target)._handle
+    task, relatives = (
+        DraftTask.of(handle, modules.to_workload(mod), target),
+        Relatives.of(handle, mod, target),
+    )
+    model = prediction._Models.of(handle, target).drafts.of_task(task, 1)
+    found = promising(Question(mod, target, task, relatives, model, waits=True))
+    built = TraceBuilder()
+    for each in found:
+        packed = RemoveWeightLayoutRewriteBlock(True)(built.scheduled(mod, each.trace))
+        assert each.is_ready is not with_prefetch(packed, target).same_as(packed)
+    assert {each.is_ready for each in found} == {True, False}
 
 
 def test_compile_notes_that_an_empty_database_predicts_nothing(opened, tools):

@@ -154,9 +154,39 @@ def test_next_block_is_fetched_while_the_present_one_is_used(sizes, tiling, bloc
 
 
 @pytest.mark.parametrize(
+    "steps",
+    [
+        (64, 16),
+        (1, 1024),  # the loop has more lines than may be fetched at a time
+        (16, 4, 16),  # lines of two loops
+        (1024, 1),
+    ],
+)
+def test_weights_that_are_used_once_are_fetched_ahead(steps):
+    order = "j" + "k" * len(steps) + "i"
+    mod = tiled(*product(rows=1, inner=1024), tile=1, steps=steps, order=order)
+    (function,) = with_prefetch(mod, TARGET).functions.values()
+    happened = list(events(function))
+    assert uses(happened) == [*range(4 * 1024)]
+    ahead = prefetch._AHEAD // prefetch._LINE
+    fetched = set()
+    for kind, number in happened:
+        if kind == "fetch":
+            assert number not in fetched
+            fetched.add(number)
+        else:
+            assert number < ahead or number in fetched
+            assert max(fetched) <= number + ahead + prefetch._MOST_LINES
+    runs = [len(list(run)) for kind, run in groupby(happened, lambda event: event[0])]
+    assert max(runs[0::2]) <= prefetch._MOST_LINES and sum(runs[0::2]) == 4 * 1024
+
+
+@pytest.mark.parametrize(
     "mod",
     [
-        tiled(*product(rows=2)),  # weights are used once
+        tiled(*product(rows=2)),  # two rows use a weight one after the other
+        tiled(*product(rows=2), tile=1, order="tjkki"),  # weights are read twice
+        tiled(*product(rows=1, is_packed=False), tile=1, order="jkki"),  # lines are not neighbours
         tiled(*product(is_packed=False), order="jktki"),  # lines are far from one another
         tiled(*product(), order="tjkki"),  # no block is used again before the next one
         tiled(*product(rows=4, inner=122), steps=(1, 122)),  # no parts with few lines
@@ -231,10 +261,11 @@ def computed(library, rows=8, columns=64, inner=128):
     return arrays[-1].numpy()
 
 
+@pytest.mark.parametrize("rows", [8, 1])
 @pytest.mark.parametrize("is_parallel", [long(False), True])
-def test_builds_prefetch_and_compute_the_same_to_the_bit(is_parallel):
-    schedule, block = product()
-    mod = tiled(schedule, block)
+def test_builds_prefetch_and_compute_the_same_to_the_bit(is_parallel, rows):
+    schedule, block = product(rows)
+    mod = tiled(schedule, block, tile=min(2, rows))
     if is_parallel:
         schedule.parallel(schedule.get_loops(block)[0])
         mod = schedule.mod
@@ -243,8 +274,8 @@ def test_builds_prefetch_and_compute_the_same_to_the_bit(is_parallel):
     plain = tvm.tirx.build(mod, target=target)
     assert instructions(built.mod if hasattr(built, "mod") else built) >= 16
     assert instructions(plain.mod if hasattr(plain, "mod") else plain) == 0
-    expected = computed(tvm.compile(mod, target=target))
-    found = computed(tvm.compile(with_prefetch(mod, target), target))
+    expected = computed(tvm.compile(mod, target=target), rows)
+    found = computed(tvm.compile(with_prefetch(mod, target), target), rows)
     np.testing.assert_array_equal(found, expected)
 
 

@@ -32,6 +32,7 @@ from .. import modules
 from ..database.database import Database
 from ..database.handle import Handle
 from ..database.layers import ServedRecord
+from ..measure.cold_weights import exceed_caches, weight_bytes
 from ..module_source import is_relax, prim_funcs
 from ..prefetch import with_prefetch
 from ..targets import as_target, first_line, lacks_limits, with_limits
@@ -452,7 +453,8 @@ def _scheduled(
         served = {digest: find_record(handle, task, target) for digest, task in tasks.items()}
         if options.predicts:
             new = {digest: tasks[digest] for digest, record in served.items() if record is None}
-            predicted = predict(handle, new, target, options.on_step)
+            cold = exceed_caches(_weight_bytes(mod), target)
+            predicted = predict(handle, new, target, options.on_step, weights_are_cold=cold)
         if options.verifies:
             records = {digest: one.record for digest, one in served.items() if one is not None}
             records |= {digest: one.record for digest, one in predicted.items()}
@@ -472,6 +474,12 @@ def _unscheduled(mod: Any) -> dict[bytes, Any]:
     functions = prim_funcs(mod).values()
     tasks = [_normalize_mod(func) for func in functions if not modules.is_scheduled(func)]
     return {_digest(task): task for task in tasks}
+
+
+def _weight_bytes(mod: Any) -> int:
+    """Return the bytes of the weights of all calls of a program."""
+    calls = (call for call in modules.calls_of(mod) if call.op.name == "relax.call_tir")
+    return sum(weight_bytes(tvm.IRModule({"main": mod[call.args[0]]})) for call in calls)
 
 
 def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:

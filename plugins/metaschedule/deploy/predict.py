@@ -23,8 +23,9 @@ from ....models.share import nearest
 from ....records import Trace
 from .. import modules
 from ..database.handle import Handle
+from ..measure.cold_weights import cold_weights, weight_bytes
 from ..search.draft_model import DraftModel, DraftTask, can_describe
-from ..search.prediction import Question, prepare, promising
+from ..search.prediction import Promising, Question, prepare, promising
 from ..search.warm_start import Relatives
 from ..threads import usable_cpus
 from ..trace_codec import TraceBuilder
@@ -41,6 +42,8 @@ _log = logging.getLogger("tunedb")
 #: Seconds for one function, whose design space may hang TVM; one takes 1 to 5 seconds.
 _LIMIT_SEC = 120.0
 
+#: Operations for each byte of weights that hide its reading: those of some hundred rows of data.
+_HIDDEN = 50
 #: Most programs of a function that are built, until one works.
 _BUILT = 4
 
@@ -65,7 +68,12 @@ class Predicted:
 
 
 def predict(
-    handle: Handle, mods: Mapping[bytes, Any], target: Any, on_step: OnStep
+    handle: Handle,
+    mods: Mapping[bytes, Any],
+    target: Any,
+    on_step: OnStep,
+    *,
+    weights_are_cold: bool,
 ) -> dict[bytes, Predicted]:
     """Return the predicted programs of functions.
 
@@ -79,6 +87,10 @@ def predict(
         Target of the programs.
     on_step : callable
         Called before each function.
+    weights_are_cold : bool
+        Whether all weights come from memory. A program that prefetches them is then preferred if
+        it has few operations for each (:data:`_HIDDEN`). The models do not see that: most of their
+        programs were measured with weights in the caches.
 
     Returns
     -------
@@ -91,19 +103,24 @@ def predict(
         return {}
     with WarmBuilder() as builder:
         models = _Models.of(handle, target)
-        asked: dict[bytes, Future[list[Trace]]] = {}
+        asked: dict[bytes, Future[list[Promising]]] = {}
         tasks: dict[bytes, DraftTask] = {}
         for key, mod in mods.items():
             task = tasks[key] = DraftTask.of(handle, modules.to_workload(mod), target)
             model = None if models is None else models.drafts.of_task(task, usable_cpus())
-            question = Question(mod, target, task, Relatives.of(handle, mod, target), model)
+            relatives = Relatives.of(handle, mod, target)
+            waits = weights_are_cold and _waits(mod, task)
+            question = Question(mod, target, task, relatives, model, waits)
             (asked[key],) = builder.pool.submit([Retried(partial(_ask, question))])
         ranked = {}
         for done, (key, future) in enumerate(asked.items()):
             on_step(done, len(asked), "predicting")
             builder.pool.wait(future.done)
             found = _answer(tasks[key], future)
-            ranked[key] = found if models is None else models.ranked(tasks[key], found)
+            if models is not None:
+                found = models.ranked(tasks[key], found)
+            ready = sorted(found, key=lambda each: not each.is_ready)
+            ranked[key] = [each.trace for each in ready]
         built = _built(builder, mods, ranked, target)
     known = () if models is None else models.drafts.workloads
     return {
@@ -131,10 +148,10 @@ class _Models:
         groups = [handle.targets.group(stored, level) for level in (0, 1)]
         return cls(DraftModel(handle, stored, groups), DraftModel(handle, stored, groups, STEPS))
 
-    def ranked(self, task: DraftTask, programs: Sequence[Trace]) -> Sequence[Trace]:
+    def ranked(self, task: DraftTask, programs: Sequence[Promising]) -> Sequence[Promising]:
         """Return programs by score, the highest first; as they are where nothing scores them."""
         model = self.programs.of_task(task, usable_cpus())
-        rows = task.rows_of_traces(programs)
+        rows = task.rows_of_traces([each.trace for each in programs])
         if model is None or not programs or not can_describe(rows):
             return programs
         stacked = np.concatenate([own for own in rows if not isinstance(own, Exception)])
@@ -142,14 +159,20 @@ class _Models:
         return [programs[number] for number in np.argsort(-scores, kind="stable")]
 
 
-def _ask(question: Question, worker: Worker) -> list[Trace]:
+def _waits(mod: Any, task: DraftTask) -> bool:
+    """Return whether a function's operations are too few to hide the reading of its weights."""
+    flops = task.signature.flops
+    return bool(cold_weights(mod)) and flops is not None and flops < _HIDDEN * weight_bytes(mod)
+
+
+def _ask(question: Question, worker: Worker) -> list[Promising]:
     """Return the answer of a worker; run in a thread of the pool."""
     worker.call_once(prepare)
-    traces: list[Trace] = worker.call(promising, question, limit=_LIMIT_SEC)
-    return traces
+    found: list[Promising] = worker.call(promising, question, limit=_LIMIT_SEC)
+    return found
 
 
-def _answer(task: DraftTask, future: Future[list[Trace]]) -> list[Trace]:
+def _answer(task: DraftTask, future: Future[list[Promising]]) -> Sequence[Promising]:
     """Return the programs of a function; none, and a warning, if it ended its worker."""
     try:
         return future.result()

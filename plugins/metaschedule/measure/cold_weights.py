@@ -14,10 +14,12 @@ from typing import Any
 import tvm
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
+from ....system.host import last_cache
 from ..compat import arguments_of
 from ..modules import FREE_LAYOUTS, bytes_of
+from ..targets import is_cpu
 
-__all__ = ["cold_repeats", "cold_weights", "weight_bytes"]
+__all__ = ["cold_repeats", "cold_weights", "exceed_caches", "weight_bytes"]
 
 #: Least bytes of weights that are removed from the caches; smaller ones are read in no time.
 _LEAST_BYTES = 1 << 18
@@ -36,6 +38,15 @@ def cold_weights(mod: Any) -> tuple[int, ...]:
         Module of one function. Only weights whose layout the tuner chooses are known.
     """
     return tuple(number for number, size in _weights(mod).items() if size >= _LEAST_BYTES)
+
+
+def exceed_caches(size: int, target: Any) -> bool:
+    """Return whether weights of so many bytes do not stay in a processor's caches between runs.
+
+    False for other devices, and where the system does not tell the size of its last cache.
+    """
+    cache = last_cache()
+    return cache is not None and is_cpu(target) and size > cache
 
 
 def weight_bytes(mod: Any) -> int:

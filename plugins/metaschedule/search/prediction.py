@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
 from ....errors import PluginError
 from ....models._xgboost import import_xgboost, leave_out_sklearn
@@ -22,6 +23,7 @@ from .. import trace_codec
 from .. import winograd as _rules  # noqa: F401 - registers them
 from ..database.candidates import Lineage
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
+from ..prefetch import with_prefetch
 from ..targets import is_cpu
 from . import schedule_queries
 from .draft_model import DraftTask, TaskModel, can_describe
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from ....search.draft import Draft
     from .population import Individual
 
-__all__ = ["Question", "prepare", "promising"]
+__all__ = ["Promising", "Question", "prepare", "promising"]
 
 #: Drafts of a population and generations: some seven thousand drafts of a function are compared.
 _DRAFTS, _GENERATIONS = 2304, 2
@@ -65,6 +67,8 @@ class Question:
         Good programs of similar workloads.
     model : TaskModel or None
         Model of drafts; None for adapted programs alone.
+    waits : bool
+        Whether weights come from memory, and operations are too few to hide that.
     """
 
     mod: Any
@@ -72,6 +76,24 @@ class Question:
     task: DraftTask
     relatives: Relatives
     model: TaskModel | None
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Promising:
+    """A promising program.
+
+    Parameters
+    ----------
+    trace : Trace
+        The program with its post-processing.
+    is_ready : bool
+        Whether its build prefetches weights (:mod:`..prefetch`) for which it would wait; false for
+        a function that does not wait.
+    """
+
+    trace: Trace
+    is_ready: bool
 
 
 def prepare() -> None:
@@ -84,8 +106,8 @@ def prepare() -> None:
         import_xgboost()
 
 
-def promising(question: Question) -> list[Trace]:
-    """Return the most promising programs of a function, with their post-processing, in any order.
+def promising(question: Question) -> list[Promising]:
+    """Return the most promising programs of a function, in any order.
 
     Without a model they are the adapted programs, the nearest first. The list is empty if TVM
     cannot make the design space, or nothing is known.
@@ -108,7 +130,8 @@ def promising(question: Question) -> list[Trace]:
         templates = [from_tvm(space.trace.simplified(remove_postproc=True)) for space in spaces]
         warm = question.relatives.adapted(templates, _ADAPTED)
         if question.model is None or not can_describe(question.task.rows(templates)):
-            return _replayed(replayer, [each.draft for each in warm])
+            schedules = replayer.schedules([each.draft for each in warm])
+            return _programs(question, schedules)
         return _finalists(question, question.model, replayer, templates, warm)
 
 
@@ -118,7 +141,7 @@ def _finalists(
     replayer: DraftReplayer,
     templates: Sequence[Draft],
     warm: Sequence[WarmDraft],
-) -> list[Trace]:
+) -> list[Promising]:
     """Return the best of thousands of drafts as programs."""
     most_parallel = schedule_queries.most_parallel(question.target)
     drafts = Drafts(model, question.task, replayer, most_parallel, threads=1)
@@ -146,20 +169,33 @@ def _finalists(
             break
     individuals: Sequence[Individual] = breeding.individuals
     tried: list[Individual] = []
-    programs: list[Trace] = []
+    programs: list[Promising] = []
     for _ in range(_PASSES):
         new = finalists(individuals, _REPLAYED, (), tried)
         schedules = replayer.schedules([each.draft for each in new])
         tried += new
-        programs += [trace_codec.encode(one.trace) for one in schedules if one is not None]
-        if len(programs) >= _FEWEST_PROGRAMS or not new:
+        programs += _programs(question, schedules)
+        is_ready = not question.waits or any(one.is_ready for one in programs)
+        if (is_ready and len(programs) >= _FEWEST_PROGRAMS) or not new:
             break
         drafts.replayed([each.draft for each in new], schedules)
         individuals = drafts.scored(individuals)
     return programs
 
 
-def _replayed(replayer: DraftReplayer, drafts: Sequence[Draft]) -> list[Trace]:
-    """Return the drafts that TVM accepts as programs, in their order."""
-    schedules = replayer.schedules(drafts)
-    return [trace_codec.encode(one.trace) for one in schedules if one is not None]
+def _programs(question: Question, schedules: Sequence[Any]) -> list[Promising]:
+    """Return the programs of the drafts that TVM accepts, in their order."""
+    return [
+        Promising(trace_codec.encode(one.trace), question.waits and _prefetches(one, question))
+        for one in schedules
+        if one is not None
+    ]
+
+
+def _prefetches(schedule: Any, question: Question) -> bool:
+    """Return whether the build of a program prefetches."""
+    mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(schedule.mod)
+    try:
+        return with_prefetch(mod, question.target) is not mod
+    except Exception:  # TVM raises any class; the build will say it
+        return False

@@ -15,7 +15,7 @@ from ....errors import PluginError
 from ....exchange.outbox import Delivery, Outbox
 from ....models._xgboost import import_in_thread
 from ....search.scheduling import costs_of, total_seconds
-from ....system.host import last_cache, machine_class, threads_of
+from ....system.host import machine_class, threads_of
 from ....system.roofline import Roofline
 from ....system.temporary import TemporaryFolder
 from ..cost_model.cost_model import CostModel
@@ -23,7 +23,7 @@ from ..database.database import Database
 from ..database.handle import Handle
 from ..deploy.algorithms import REACH
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
-from ..measure.cold_weights import cold_weights, weight_bytes
+from ..measure.cold_weights import cold_weights, exceed_caches, weight_bytes
 from ..measure.measured import Known
 from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
@@ -483,12 +483,9 @@ def _cold(tasks: Sequence[Task], networks: Sequence[Network], target: Any) -> li
 
     Only the runner of a race removes them from the caches, and only those of a processor.
     """
-    cache = last_cache()
-    if cache is None or not is_cpu(target):
-        return []
     used: set[int] = set()
     for number, network in enumerate(networks):
-        if _weight_bytes(network) > cache:
+        if exceed_caches(_weight_bytes(network), target):
             used |= {n for n, task in enumerate(tasks) if task.calls[number]}
             used |= {n for several in network.goal.choices for option in several for n in option}
     return [cold_weights(task.mod) if n in used else () for n, task in enumerate(tasks)]
