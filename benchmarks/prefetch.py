@@ -1,13 +1,16 @@
-"""Products of 49 rows with 9.4 MB of weights, with and without prefetch of blocks of weights.
+"""Products with many weights, with and without prefetch of weights.
 
-A 3x3 convolution of 512 channels on 7x7 pixels multiplies as many rows and weights. The weights are
-in the caches, or flushed from them before each run, as in a network that exceeds them. Programs
-with and without prefetch run in turn, in one process.
+Products of 49 rows with 9.4 MB of weights, as many as a 3x3 convolution of 512 channels on 7x7
+pixels has, reuse blocks of weights, which are in the caches or flushed from them before each run,
+as in a network that exceeds them. A product of one row with 67 MB of weights, a fully connected
+layer, uses each weight once, in the order in which the weights lie; the loops in which it does
+differ. Programs with and without prefetch run in turn, in one process.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
@@ -16,6 +19,10 @@ from common import Row, run
 ROWS, COLUMNS, INNER, LANES = 49, 512, 4608, 32
 #: Outer and inner steps of the sum; a block of weights has the inner ones.
 STEPS = ((144, 32), (72, 64), (36, 128))
+#: Columns and sums of the product of one row.
+WIDTH = 4096
+#: Vectors of columns, steps of the sum and lanes of an iteration, which reads as many weights.
+ITERATIONS = ((2, 2, 32), (2, 4, 64), (4, 8, 32))
 ROUNDS = 5
 
 
@@ -47,8 +54,65 @@ def product(steps: tuple[int, int]) -> Any:
     return schedule.mod
 
 
+def row_product(vectors: int, steps: int, lanes: int) -> Any:
+    """Return a scheduled product of one row; an iteration reads `vectors` * `steps` * `lanes`."""
+    import tvm
+    from tvm import s_tir, te
+
+    data = te.placeholder((WIDTH,), name="A")
+    shape = (WIDTH // (vectors * lanes), WIDTH // steps, vectors, steps, lanes)
+    weights = te.placeholder(shape, name="W")
+    k = te.reduce_axis((0, WIDTH), name="k")
+
+    def dot(j: Any) -> Any:
+        weight = weights[
+            j // (vectors * lanes), k // steps, j // lanes % vectors, k % steps, j % lanes
+        ]
+        return te.sum(data[k] * weight, axis=k)
+
+    function = te.create_prim_func([data, weights, te.compute((WIDTH,), dot, name="C")])
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
+    block = schedule.get_sblock("C")
+    j, k = schedule.get_loops(block)
+    outer, vector, lane = schedule.split(j, [None, vectors, lanes])
+    iterations, step = schedule.split(k, [None, steps])
+    schedule.reorder(outer, iterations, vector, step, lane)
+    schedule.parallel(outer)
+    schedule.unroll(vector)
+    schedule.unroll(step)
+    schedule.vectorize(lane)
+    schedule.decompose_reduction(block, iterations)
+    return schedule.mod
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and the state of its weights, which are its second argument."""
+
+    label: str
+    mod: Any
+    shapes: tuple[tuple[int, ...], ...]
+    is_cold: bool
+
+
+def cases() -> list[Case]:
+    """Return what is measured."""
+    found = []
+    shapes = ((ROWS, INNER), (COLUMNS // LANES, INNER, LANES), (ROWS, COLUMNS))
+    for state in ("cold", "warm"):
+        for steps in STEPS:
+            label = f"{state} weights, blocks of {steps[1] * LANES * 4 // 1024} KiB"
+            found.append(Case(label, product(steps), shapes, state == "cold"))
+    for sizes in ITERATIONS:
+        vectors, steps, lanes = sizes
+        packed = (WIDTH // (vectors * lanes), WIDTH // steps, vectors, steps, lanes)
+        label = f"one row, {vectors * steps * lanes * 4} bytes an iteration"
+        found.append(Case(label, row_product(*sizes), ((WIDTH,), packed, (WIDTH,)), is_cold=True))
+    return found
+
+
 def measure(_options: argparse.Namespace) -> list[Row]:
-    """Time the programs in turn."""
+    """Time the programs of each case in turn."""
     import numpy as np
     import tvm
     from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
@@ -60,30 +124,22 @@ def measure(_options: argparse.Namespace) -> list[Row]:
     target, device = host_target(), tvm.cpu()
     config = EvaluatorConfig(number=1, repeat=1, min_repeat_ms=100)
     rng = np.random.default_rng(0)
-    shapes = ((ROWS, INNER), (COLUMNS // LANES, INNER, LANES), (ROWS, COLUMNS))
-    arguments = [tvm.runtime.tensor(rng.random(shape, "float32"), device) for shape in shapes]
-    programs = {}
-    for steps in STEPS:
-        mod = product(steps)
-        for name, each in (("plain", mod), ("prefetch", with_prefetch(mod, target))):
-            programs[steps, name] = tvm.tirx.build(each, target=target)
-    results: dict[Any, list[float]] = {}
-    for _ in range(ROUNDS):
-        for (steps, name), program in programs.items():
-            for state, weights in (("warm", ()), ("cold", (1,))):
-                seconds = cold_repeats(program, device, config, arguments, weights)
-                results.setdefault((steps, state, name), []).extend(seconds)
-    times = {key: median(seconds) * 1e6 for key, seconds in results.items()}
-    return [
-        Row(
-            f"{state} weights, blocks of {steps[1] * LANES * 4 // 1024} KiB",
-            "us",
-            times[steps, state, "prefetch"],
-            times[steps, state, "plain"],
-        )
-        for state in ("cold", "warm")
-        for steps in STEPS
-    ]
+    rows = []
+    for case in cases():
+        arguments = [
+            tvm.runtime.tensor(rng.random(shape, "float32"), device) for shape in case.shapes
+        ]
+        programs = [
+            tvm.tirx.build(each, target=target)
+            for each in (with_prefetch(case.mod, target), case.mod)
+        ]
+        seconds: list[list[float]] = [[], []]
+        for _ in range(ROUNDS):
+            for program, own in zip(programs, seconds, strict=True):
+                cold = (1,) if case.is_cold else ()
+                own.extend(cold_repeats(program, device, config, arguments, cold))
+        rows.append(Row(case.label, "us", *(median(own) * 1e6 for own in seconds)))
+    return rows
 
 
 if __name__ == "__main__":

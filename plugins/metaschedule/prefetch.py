@@ -32,6 +32,8 @@ __all__ = ["with_prefetch"]
 
 #: Least bytes of an argument; smaller ones are read in no time.
 _LEAST_BYTES = 1 << 18
+#: Least arguments of a function: its result, what it reads most of, and something else.
+_LEAST_ARGUMENTS = 3
 #: Bytes of a cache line. One fetched twice costs an instruction.
 _LINE = 64
 #: Least and most bytes of a block: the processor itself fetches the next lines, and a block must
@@ -133,7 +135,9 @@ def _fetching(function: Any, target: Any) -> Any | None:
     own_target = function.attrs.get("target") if function.attrs else None
     if own_target is not None and own_target.kind.name != "llvm":
         return None
-    if not any(map(_is_large, compat.arguments_of(function))):
+    arguments = compat.arguments_of(function)
+    # TVM's `RewriteDataflowReshape` wants blocks in functions of one tensor.
+    if len(arguments) < _LEAST_ARGUMENTS or not any(map(_is_large, arguments)):
         return None
     lowered = _lowered(function, target)
     large = list(filter(_is_large, compat.arguments_of(lowered)))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import tvm
 from effort import long
-from tvm import s_tir, te, tirx
+from tvm import relax, s_tir, te, tirx
 from tvm.relax.frontend.onnx import from_onnx
+from tvm.script import relax as R
 
 from tunedb.plugins.metaschedule import compat, prefetch
 from tunedb.plugins.metaschedule.deploy import apply
@@ -63,6 +64,18 @@ def tiled(schedule, block, *, tile=2, steps=(2, 64), order="jktki"):
     schedule.reorder(*(next(loops[name]) for name in order), lanes)
     schedule.vectorize(lanes)
     schedule.unroll(rows)
+    return schedule.mod
+
+
+def sums_of_rows():
+    """Return a scheduled function of one tensor, the kind that TVM may take for a reshape."""
+    data, k = te.placeholder((64, 128), name="A"), te.reduce_axis((0, 128), name="k")
+    sums = te.compute((64,), lambda i: te.sum(data[i, k], axis=k), name="C")
+    schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, sums])}))
+    block = schedule.get_sblock("C")
+    rows, k = schedule.get_loops(block)
+    schedule.split(k, [None, LANES])
+    schedule.decompose_reduction(block, schedule.get_loops(block)[1])
     return schedule.mod
 
 
@@ -192,6 +205,7 @@ def test_weights_that_are_used_once_are_fetched_ahead(steps):
         tiled(*product(rows=4, inner=122), steps=(1, 122)),  # no parts with few lines
         tiled(*product(columns=16)),  # a small argument
         product()[0].mod,  # not scheduled
+        sums_of_rows(),
     ],
 )
 def test_functions_without_blocks_to_fetch_stay_as_they_are(mod):
@@ -240,6 +254,25 @@ def test_functions_of_numbers_and_symbolic_sizes_stay_as_they_are():
     with_number = te.create_prim_func([n, data, te.compute((1 << 14,), lambda j: data[n - 1, j])])
     mod = tvm.IRModule({"main": with_number})
     assert with_prefetch(mod, TARGET).same_as(mod)
+
+
+def test_programs_with_functions_of_one_tensor_compile(opened, tmp_path):
+    function = sums_of_rows()["main"].with_attrs(
+        {"global_symbol": "sums", "tirx.is_scheduled": True}
+    )
+    builder = relax.BlockBuilder()
+    name = builder.add_func(function, "sums")
+    data = relax.Var("data", R.Tensor((64, 128), "float32"))
+    with builder.function("main", [data]):
+        with builder.dataflow():
+            call = relax.call_tir(name, [data], R.Tensor((64,), "float32"))
+            sums = builder.emit_output(call)
+        builder.emit_func_output(sums)
+    target = host_target()
+    made = compile(builder.finalize(), opened(tmp_path / "tune.db", target=target))
+    values = np.ones((64, 128), "float32")
+    found = relax.VirtualMachine(made.executable, tvm.cpu())["main"](tvm.runtime.tensor(values))
+    np.testing.assert_array_equal(found.numpy(), values.sum(axis=1))
 
 
 def test_other_devices_fetch_nothing():
