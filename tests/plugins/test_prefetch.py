@@ -73,7 +73,7 @@ def sums_of_rows():
     sums = te.compute((64,), lambda i: te.sum(data[i, k], axis=k), name="C")
     schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, sums])}))
     block = schedule.get_sblock("C")
-    rows, k = schedule.get_loops(block)
+    _, k = schedule.get_loops(block)
     schedule.split(k, [None, LANES])
     schedule.decompose_reduction(block, schedule.get_loops(block)[1])
     return schedule.mod
