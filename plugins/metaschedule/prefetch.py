@@ -43,7 +43,7 @@ _LEAST_BLOCK, _MOST_BLOCK = 1 << 12, 1 << 19
 _MOST_LINES = 20
 #: Bytes between a weight that is used once and the one that is fetched meanwhile. Half and twice as
 #: many are as good.
-_AHEAD = 1 << 13
+_AHEAD = 1 << 14
 #: Least iterations of an innermost loop that is split, since sums leave the registers after it.
 _LEAST_STEPS = 16
 #: Types of elements. TVM 0.25 rewrites addresses of elements of smaller floating types.
