@@ -32,8 +32,8 @@ __all__ = ["with_prefetch"]
 
 #: Least bytes of an argument; smaller ones are read in no time.
 _LEAST_BYTES = 1 << 18
-#: Least arguments of a function: its result, what it reads most of, and something else.
-_LEAST_ARGUMENTS = 3
+#: Least tensors that a function reads.
+_LEAST_INPUTS = 2
 #: Bytes of a cache line. One fetched twice costs an instruction.
 _LINE = 64
 #: Least and most bytes of a block: the processor itself fetches the next lines, and a block must
@@ -135,31 +135,41 @@ def _fetching(function: Any, target: Any) -> Any | None:
     own_target = function.attrs.get("target") if function.attrs else None
     if own_target is not None and own_target.kind.name != "llvm":
         return None
-    arguments = compat.arguments_of(function)
-    # TVM's `RewriteDataflowReshape` wants blocks in functions of one tensor.
-    if len(arguments) < _LEAST_ARGUMENTS or not any(map(_is_large, arguments)):
+    if not any(map(_is_large, compat.arguments_of(function))):
         return None
     lowered = _lowered(function, target)
-    large = list(filter(_is_large, compat.arguments_of(lowered)))
+    arguments = compat.arguments_of(lowered)
+    large = list(filter(_is_large, arguments))
     fetches: list[_Fetch] = []
+    read: list[Any] = []
+    written: list[Any] = []
     for loops, store in _stores(lowered.body, ()):
         loads: list[Any] = []
         compat.walk(store.value, compat.load_type(), loads.append)
-        is_sum = any(compat.buffer_of(load).same_as(store.buffer) for load in loads)
+        written.append(store.buffer)
+        read += [compat.buffer_of(load) for load in loads]
+        is_sum = _is_among(store.buffer, [compat.buffer_of(load) for load in loads])
         for load in loads:
             buffer = compat.buffer_of(load)
-            if any(buffer.same_as(each) for each in large):
+            if _is_among(buffer, large):
                 fetch = _fetch(buffer, load.indices, loops)
                 if fetch is None and is_sum:
                     fetch = _stream(buffer, load.indices, loops)
                 if fetch is not None:
                     fetches.append(fetch)
-    if not fetches:
+    inputs = [each for each in arguments if _is_among(each, read) and not _is_among(each, written)]
+    # A function of one tensor may be a reshape for TVM's `RewriteDataflowReshape`, which aborts
+    # where it has no blocks.
+    if not fetches or len(inputs) < _LEAST_INPUTS:
         return None
     # Before one loop only the largest block is fetched.
     fetches.sort(key=lambda fetch: -fetch.lines * fetch.parts)
     mod = tvm.IRModule({"main": lowered})
     return compat.map_loops(mod, lambda loop: _with_fetches(loop, fetches))["main"]
+
+
+def _is_among(buffer: Any, buffers: Sequence[Any]) -> bool:
+    return any(each.same_as(buffer) for each in buffers)
 
 
 def _is_large(argument: Any) -> bool:
@@ -300,7 +310,7 @@ def _is_known_at(index: Any, outside: Sequence[Any]) -> bool:
     """Return whether an index has no other variables than those of loops, and no loads."""
     variables: list[Any] = []
     loads: list[Any] = []
-    compat.walk(index, type(outside[0].loop_var), variables.append)
+    compat.walk(index, tirx.Var, variables.append)
     compat.walk(index, compat.load_type(), loads.append)
     return not loads and all(
         any(variable.same_as(loop.loop_var) for loop in outside) for variable in variables

@@ -67,11 +67,21 @@ def tiled(schedule, block, *, tile=2, steps=(2, 64), order="jktki"):
     return schedule.mod
 
 
-def sums_of_rows():
-    """Return a scheduled function of one tensor, the kind that TVM may take for a reshape."""
+def sums_of_rows(*, second=None, has_two_results=False):
+    """Return scheduled sums of the rows of one tensor, which TVM may take for a reshape.
+
+    The function has a second argument that is `unused`, or `used` as the weights of columns.
+    """
     data, k = te.placeholder((64, 128), name="A"), te.reduce_axis((0, 128), name="k")
-    sums = te.compute((64,), lambda i: te.sum(data[i, k], axis=k), name="C")
-    schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func([data, sums])}))
+    weights = te.placeholder((128,), name="W")
+
+    def total(i):
+        return te.sum(data[i, k] * weights[k] if second == "used" else data[i, k], axis=k)
+
+    sums = te.compute((64,), total, name="C")
+    results = [sums, te.compute((64,), lambda i: -sums[i])] if has_two_results else [sums]
+    function = te.create_prim_func([data, *([weights] if second else []), *results])
+    schedule = s_tir.Schedule(tvm.IRModule({"main": function}))
     block = schedule.get_sblock("C")
     _, k = schedule.get_loops(block)
     schedule.split(k, [None, LANES])
@@ -166,6 +176,13 @@ def test_next_block_is_fetched_while_the_present_one_is_used(sizes, tiling, bloc
     assert sum(fetches) <= 1.3 * len(blocks) * block
 
 
+def test_outermost_loop_fetches():
+    (function,) = with_prefetch(sums_of_rows(second="used"), TARGET).functions.values()
+    lines = [number for kind, number in events(function, "A") if kind == "fetch"]
+    ahead = prefetch._AHEAD // prefetch._LINE
+    assert lines == [*range(ahead, ahead + 64 * 128 // LANES)]
+
+
 @pytest.mark.parametrize(
     "steps",
     [
@@ -206,6 +223,8 @@ def test_weights_that_are_used_once_are_fetched_ahead(steps):
         tiled(*product(columns=16)),  # a small argument
         product()[0].mod,  # not scheduled
         sums_of_rows(),
+        sums_of_rows(second="unused"),
+        sums_of_rows(has_two_results=True),
     ],
 )
 def test_functions_without_blocks_to_fetch_stay_as_they_are(mod):
@@ -256,23 +275,33 @@ def test_functions_of_numbers_and_symbolic_sizes_stay_as_they_are():
     assert with_prefetch(mod, TARGET).same_as(mod)
 
 
-def test_programs_with_functions_of_one_tensor_compile(opened, tmp_path):
-    function = sums_of_rows()["main"].with_attrs(
-        {"global_symbol": "sums", "tirx.is_scheduled": True}
-    )
+@pytest.mark.parametrize(
+    ("mod", "sizes", "count"),
+    [
+        (sums_of_rows(), [(64, 128)], 1),
+        (sums_of_rows(second="unused"), [(64, 128), (128,)], 1),
+        (sums_of_rows(second="used"), [(64, 128), (128,)], 1),
+        (sums_of_rows(has_two_results=True), [(64, 128)], 2),
+    ],
+)
+def test_programs_with_sums_of_rows_compile(mod, sizes, count, opened, tmp_path):
+    attributes = {"global_symbol": "sums", "tirx.is_scheduled": True}
     builder = relax.BlockBuilder()
-    name = builder.add_func(function, "sums")
-    data = relax.Var("data", R.Tensor((64, 128), "float32"))
-    with builder.function("main", [data]):
+    name = builder.add_func(mod["main"].with_attrs(attributes), "sums")
+    data = [relax.Var(f"data{n}", R.Tensor(size, "float32")) for n, size in enumerate(sizes)]
+    kind = R.Tensor((64,), "float32")
+    with builder.function("main", data):
         with builder.dataflow():
-            call = relax.call_tir(name, [data], R.Tensor((64,), "float32"))
-            sums = builder.emit_output(call)
+            call = relax.call_tir(name, data, kind if count == 1 else [kind] * count)
+            first = call if count == 1 else relax.TupleGetItem(builder.emit(call), 0)
+            sums = builder.emit_output(first)
         builder.emit_func_output(sums)
     target = host_target()
     made = compile(builder.finalize(), opened(tmp_path / "tune.db", target=target))
-    values = np.ones((64, 128), "float32")
-    found = relax.VirtualMachine(made.executable, tvm.cpu())["main"](tvm.runtime.tensor(values))
-    np.testing.assert_array_equal(found.numpy(), values.sum(axis=1))
+    values = [np.ones(size, "float32") for size in sizes]
+    run = relax.VirtualMachine(made.executable, tvm.cpu())["main"]
+    found = run(*map(tvm.runtime.tensor, values))
+    np.testing.assert_array_equal(found.numpy(), values[0].sum(axis=1))
 
 
 def test_other_devices_fetch_nothing():
