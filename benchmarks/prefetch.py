@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from math import prod
 from statistics import median
 from typing import Any
 
@@ -91,23 +92,19 @@ class Case:
 
     label: str
     mod: Any
-    shapes: tuple[tuple[int, ...], ...]
     is_cold: bool
 
 
 def cases() -> list[Case]:
     """Return what is measured."""
     found = []
-    shapes = ((ROWS, INNER), (COLUMNS // LANES, INNER, LANES), (ROWS, COLUMNS))
     for state in ("cold", "warm"):
         for steps in STEPS:
             label = f"{state} weights, blocks of {steps[1] * LANES * 4 // 1024} KiB"
-            found.append(Case(label, product(steps), shapes, state == "cold"))
+            found.append(Case(label, product(steps), state == "cold"))
     for sizes in ITERATIONS:
-        vectors, steps, lanes = sizes
-        packed = (WIDTH // (vectors * lanes), WIDTH // steps, vectors, steps, lanes)
-        label = f"one row, {vectors * steps * lanes * 4} bytes an iteration"
-        found.append(Case(label, row_product(*sizes), ((WIDTH,), packed, (WIDTH,)), is_cold=True))
+        label = f"one row, {prod(sizes) * 4} bytes an iteration"
+        found.append(Case(label, row_product(*sizes), is_cold=True))
     return found
 
 
@@ -117,6 +114,7 @@ def measure(_options: argparse.Namespace) -> list[Row]:
     import tvm
     from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
+    from tunedb.plugins.metaschedule.compat import arguments_of
     from tunedb.plugins.metaschedule.measure.cold_weights import cold_repeats
     from tunedb.plugins.metaschedule.prefetch import with_prefetch
     from tunedb.plugins.metaschedule.tuning.defaults import host_target
@@ -127,7 +125,8 @@ def measure(_options: argparse.Namespace) -> list[Row]:
     rows = []
     for case in cases():
         arguments = [
-            tvm.runtime.tensor(rng.random(shape, "float32"), device) for shape in case.shapes
+            tvm.runtime.tensor(rng.random(tuple(map(int, each.shape)), "float32"), device)
+            for each in arguments_of(case.mod["main"])
         ]
         programs = [
             tvm.tirx.build(each, target=target)

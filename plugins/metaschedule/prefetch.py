@@ -152,9 +152,7 @@ def _fetching(function: Any, target: Any) -> Any | None:
         for load in loads:
             buffer = compat.buffer_of(load)
             if _is_among(buffer, large):
-                fetch = _fetch(buffer, load.indices, loops)
-                if fetch is None and is_sum:
-                    fetch = _stream(buffer, load.indices, loops)
+                fetch = _fetch(buffer, load.indices, loops, is_sum=is_sum)
                 if fetch is not None:
                     fetches.append(fetch)
     inputs = [each for each in arguments if _is_among(each, read) and not _is_among(each, written)]
@@ -213,24 +211,32 @@ def _stores(statement: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any,
             yield from _stores(part, loops)
 
 
-def _fetch(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch | None:
+def _fetch(
+    buffer: Any, indices: Sequence[Any], nest: Sequence[Any], *, is_sum: bool
+) -> _Fetch | None:
     """Return what to fetch for a load in a nest of loops; None if that would not help."""
     loops = _loops_of(buffer, indices, nest)
-    block = loops and _block(loops[1], bytes_of((1,), buffer.dtype))
-    if not loops or not block:
+    if loops is None:
         return None
-    (start, serial), (to_next, last, size) = loops, block
+    fetch = _next_block(buffer, *loops, nest)
+    return _stream(buffer, *loops, nest) if fetch is None and is_sum else fetch
+
+
+def _next_block(
+    buffer: Any, start: Any, serial: Sequence[_Loop], nest: Sequence[Any]
+) -> _Fetch | None:
+    """Return what to fetch for a load that reuses blocks, or None."""
+    block = _block(serial, bytes_of((1,), buffer.dtype))
+    if block is None:
+        return None
+    to_next, last, size = block
     around, inner = serial[to_next + 1 : last], serial[last]
     number, total = prod(loop.extent for loop in around), -(-size // _LINE)
     parts = _parts(inner.extent, total, number)
-    if parts is None or _IRREGULAR in (inner.node.annotations or {}):
+    start = _index_before(inner, start, serial[: to_next + 1], nest)
+    if parts is None or start is None:
         return None
-    for loop in serial[: to_next + 1]:
-        start = start + loop.node.loop_var * loop.stride
     start = start + serial[to_next].stride
-    outside = nest[: [loop.same_as(inner.node) for loop in nest].index(True)]
-    if not _is_known_at(start, outside):
-        return None
     part: Any = 0
     for loop in around:
         part = part * loop.extent + loop.node.loop_var
@@ -240,15 +246,13 @@ def _fetch(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch |
     return _Fetch(inner.node, parts, buffer, start, part, lines, enough)
 
 
-def _stream(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch | None:
+def _stream(buffer: Any, start: Any, serial: Sequence[_Loop], nest: Sequence[Any]) -> _Fetch | None:
     """Return what to fetch for a load that reads neighbouring elements one after the other, once.
 
     None for another load, or if the lines of one iteration are too many.
     """
-    loops = _loops_of(buffer, indices, nest)
-    if not loops or any(loop.extent > 1 and not loop.stride for loop in loops[1]):
+    if any(loop.extent > 1 and not loop.stride for loop in serial):
         return None
-    start, serial = loops
     element = bytes_of((1,), buffer.dtype)
     found, size = None, 1
     for number in reversed(range(len(serial))):
@@ -264,12 +268,8 @@ def _stream(buffer: Any, indices: Sequence[Any], nest: Sequence[Any]) -> _Fetch 
     inner = serial[number]
     most = max(1, _MOST_LINES * _LINE // step)
     steps = max(steps for steps in range(1, most + 1) if inner.extent % steps == 0)
-    if steps * step % _LINE or _IRREGULAR in (inner.node.annotations or {}):
-        return None
-    for loop in serial[:number]:
-        start = start + loop.node.loop_var * loop.stride
-    outside = nest[: [loop.same_as(inner.node) for loop in nest].index(True)]
-    if not _is_known_at(start, outside):
+    start = _index_before(inner, start, serial[:number], nest)
+    if steps * step % _LINE or start is None:
         return None
     start = start + _AHEAD // element
     lines = steps * step // _LINE
@@ -304,6 +304,20 @@ def _block(serial: Sequence[_Loop], element: int) -> tuple[int, int, int] | None
             is_fit = size <= _MOST_BLOCK and _is_dense(loops)
             return (before[-1], steps[-1], size) if is_fit else None
     return None
+
+
+def _index_before(
+    inner: _Loop, start: Any, around: Sequence[_Loop], nest: Sequence[Any]
+) -> Any | None:
+    """Return the index of a load when loops around it reach an inner one.
+
+    None if it is not known there, or the inner loop is irregular.
+    """
+    for loop in around:
+        start = start + loop.node.loop_var * loop.stride
+    outside = nest[: [loop.same_as(inner.node) for loop in nest].index(True)]
+    is_irregular = _IRREGULAR in (inner.node.annotations or {})
+    return start if _is_known_at(start, outside) and not is_irregular else None
 
 
 def _is_known_at(index: Any, outside: Sequence[Any]) -> bool:
