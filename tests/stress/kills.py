@@ -13,13 +13,16 @@ from contextlib import contextmanager
 def in_child(work, moment=None):
     """Do work in a process of its own; return how it ended.
 
-    It is killed `moment` seconds after it called the function that it is given, if at all.
+    It is killed `moment` seconds after it called the function that it is given, if at all; then its
+    errors are not shown, because a process that it was just starting complains of its end.
     """
     opened, tell = os.pipe()
     child = os.fork()
     if child == 0:
         status = 1
         try:
+            if moment is not None:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
             work(lambda: os.write(tell, b"x"))
             status = 0
         finally:
