@@ -119,6 +119,7 @@ bench-models: setup
 bench-search: setup
 	$(BIN)/python benchmarks/search.py $(QUICK) --json build/bench-search.json
 	$(BIN)/python benchmarks/drafts.py --json build/bench-drafts.json
+	$(BIN)/python benchmarks/space.py --json build/bench-space.json
 	$(BIN)/python benchmarks/networks.py --json build/bench-networks.json
 
 # Add this machine's measurements to the prior of the package (docs/prior.md). MINUTES=60 limits the

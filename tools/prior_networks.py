@@ -12,6 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 from modern_networks import (
@@ -257,6 +259,32 @@ def perceptron(batch: int, widths: Sequence[int]) -> Any:
     return b.model(data, {"rows": [batch, widths[0]]}, [batch, widths[-1]])
 
 
+def columns(size: int, widths: Sequence[int]) -> Any:
+    """Return reductions over pixels at several sizes: pooling, means, norms of channels and groups.
+
+    Each level has half of the height and width of the one before.
+    """
+    b = Builder()
+    data, channels, means = "image", 3, []
+    for width in widths:
+        data, channels = b.convolution(data, channels, width, 1, stride=2), width
+        found = [data]
+        found += [_pool(b, data, *shape) for shape in ((2, 2), (3, 1, 1), (3, 2, 1), (5, 1, 2))]
+        average = {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}
+        found.append(b.node("AveragePool", [data], **average))
+        for count in (width, 16):
+            shape = b.constant([1, count, -1], "int64")
+            norms = [b.constant(np.full(count, each)) for each in (1, 0)]
+            groups = b.node("Reshape", [data, shape])
+            norm = b.node("InstanceNormalization", [groups, *norms])
+            size_of = b.node("Shape", [data])
+            found.append(b.node("Relu", [b.node("Reshape", [norm, size_of])]))
+        means += [b.node("GlobalAveragePool", [each]) for each in found]
+    result = b.node("Concat", means, axis=1)
+    total = 8 * sum(widths)
+    return _image(b, result, size, (1, total, 1, 1))
+
+
 #: Name → the model, in the order in which they are tuned: each part of the list has all families.
 NETWORKS: dict[str, Callable[[], Any]] = {
     "encoder-128x512": lambda: bert(128, layers=1, width=512, heads=8),
@@ -291,6 +319,7 @@ NETWORKS: dict[str, Callable[[], Any]] = {
     "deeplab-96x24": lambda: deeplab(96, width=24),
     "t5-50x256": lambda: t5(50, width=256),
     "dlrm-50": lambda: dlrm(50),
+    "columns-160x32": lambda: columns(160, (32, 96, 192, 512)),
     "encoder-150x512": lambda: bert(150, layers=1, width=512, heads=8),
     "encoder-197x384": lambda: bert(197, layers=1, width=384, heads=6),
     "mobilenet-160": lambda: mobilenet(160),

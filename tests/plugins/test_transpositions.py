@@ -10,9 +10,7 @@ from tvm.script import relax as R
 
 from tunedb.plugins.metaschedule.compat import constant_value, relax_type
 from tunedb.plugins.metaschedule.deploy.apply import compile_lowered
-from tunedb.plugins.metaschedule.deploy.folding import fold_constants
 from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
-from tunedb.plugins.metaschedule.deploy.norms import divide_groups
 from tunedb.plugins.metaschedule.deploy.transpositions import cancel_transpositions, transposed_axes
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 from tunedb.plugins.metaschedule.modules import call_name, calls_of
@@ -269,14 +267,3 @@ def test_networks_compute_the_same():
     )
     assert len(np.unique(expected)) > 100
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
-
-
-def test_norms_of_groups_have_axes_of_their_own():
-    mod = divide_groups(fold_constants(network(norm_of_groups, norm_of_instances)))
-    shapes = [
-        tuple(map(int, relax_type(call.args[0]).shape))
-        for call in calls_of(mod)
-        if call_name(call) == "relax.variance"
-    ]
-    assert shapes == [(1, 2, 4, 8, 8), (1, 8, 8, 8)]
-    assert [call_name(call) for call in calls_of(mod)].count("relax.multiply") == 2

@@ -28,7 +28,7 @@ from .copies import copy_many
 from .folding import fold_all_constants, fold_constants
 from .importer_functions import restore_operators
 from .layouts import convert_layouts, operators_of
-from .norms import divide_groups
+from .norms import divide_groups, sum_by_channels
 from .packing import mark_weights, without_preparations
 from .simplify import simplify
 from .transposed import interleave_transposed
@@ -253,6 +253,8 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
         )(mod)
         mod, notes = convert_layouts(mod, lowering.layouts(target))
         mod = interleave_transposed(mod)
+        if is_cpu(target):
+            mod = sum_by_channels(mod)
         # Transposed weights.
         mod = tvm.transform.Sequential([transform.CanonicalizeBindings(), fold_all_constants])(mod)
     convolutions: list[Convolution] = []

@@ -24,6 +24,7 @@ from .. import winograd as _rules  # noqa: F401 - registers them
 from ..database.candidates import Lineage
 from ..intrinsics import load_cpu_intrinsics, load_intrinsics, without_intrinsics
 from ..prefetch import with_prefetch
+from ..space import SPACE, space_of
 from ..targets import is_cpu
 from . import schedule_queries
 from .draft_model import DraftTask, TaskModel, can_describe
@@ -118,7 +119,7 @@ def promising(question: Question) -> list[Promising]:
             context = ms.TuneContext(
                 question.mod,
                 target=question.target,
-                space_generator="post-order-apply",
+                space_generator=space_of(SPACE, question.target),
                 num_threads=1,
                 rand_state=_SEED,
             )

@@ -27,6 +27,7 @@ from ..measure.cold_weights import cold_weights, exceed_caches, weight_bytes
 from ..measure.measured import Known
 from ..measure.racing import Race
 from ..measure.reuse import ReusingBuilder, ReusingRunner
+from ..space import space_of
 from ..targets import first_line, is_cpu
 from ..threads import RuntimeThreads, use_threads
 from . import defaults
@@ -362,14 +363,21 @@ class Run:
         strategy = defaults.strategy_of(
             options.strategy, self.database, self.known, warm=options.warm
         )
-        search = {"space": options.space, "strategy": strategy, "seed": options.seed}
+        search = {
+            "space": space_of(options.space, self.target),
+            "strategy": strategy,
+            "seed": options.seed,
+        }
         if not self.monitor.networks:
             (mod,) = self.mods.values()
             ms.tune_tir(
                 mod,
                 self.target,
                 num_tuning_cores=options.search_threads(),
-                special_space=dict(options.special_space or {}),
+                special_space={
+                    name: space_of(space, self.target)
+                    for name, space in (options.special_space or {}).items()
+                },
                 **search,
                 **arguments,
             )

@@ -11,6 +11,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ..database.database import Database
 from ..deploy.network import Algorithms, Layout
+from ..space import SPACE
 from .options import EVALUATOR, TRIALS_PER_BATCH, TuneOptions
 from .progress import Progress
 from .results import TuningResult
@@ -34,7 +35,7 @@ def tune(
     cost_model: Any = "tunedb",
     measure_callbacks: Any = "default",
     task_scheduler: Any = "tunedb",
-    space: Any = "post-order-apply",
+    space: Any = SPACE,
     strategy: Any = "tunedb",
     num_tuning_cores: int | str = "physical",
     seed: int | None = None,
@@ -105,7 +106,10 @@ def tune(
         update the cost model; others replace them.
     task_scheduler : {"tunedb", "gradient", "round-robin"} or TaskScheduler
         ``tunedb`` is a :class:`~.scheduler.TaskScheduler` of the database.
-    space, seed, module_equality, special_space
+    space : {"tunedb", "post-order-apply"}, or what TVM takes
+        Design space. ``tunedb`` is that of TVM with programs for reductions of columns on CPUs
+        (:mod:`~..space`).
+    seed, module_equality, special_space
         As for ``ms.tune_tir``. `module_equality` applies to a database that this call opens.
     num_tuning_cores : {"physical", "logical"} or int
         Threads of the search. The words count the CPUs that this process may use, by affinity and

@@ -12,6 +12,7 @@ from tvm.s_tir.schedule import Trace
 
 from .. import winograd as _rules  # noqa: F401 - registers them
 from ..intrinsics import load_cpu_intrinsics, without_intrinsics
+from ..space import space_of
 
 
 def try_space(pickled: bytes) -> None:
@@ -35,8 +36,9 @@ def try_space(pickled: bytes) -> None:
 
 
 def _try(mod: Any, target: Any, space: Any, seed: int) -> None:
+    generator = space_of(space, target)
     context = ms.TuneContext(
-        mod, target=target, space_generator=space, num_threads=1, rand_state=seed
+        mod, target=target, space_generator=generator, num_threads=1, rand_state=seed
     )
     for design in context.generate_design_space():
         with suppress(Exception):  # a part may fail where others do not
