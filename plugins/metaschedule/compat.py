@@ -131,6 +131,9 @@ class Release:
     builds_modules: bool = False
 
 
+#: Where MetaSchedule looks for the rules of blocks: the first name since TVM 0.26.
+RULE_PREFIXES = ("s_tir.meta_schedule.", "meta_schedule.")
+
 #: Supported releases, by the first two numbers of their version; the newest is last.
 RELEASES: dict[tuple[int, ...], Release] = {
     (0, 25): Release(

@@ -11,17 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.schedule_rule import ParallelizeVectorizeUnroll
 from tvm.s_tir.meta_schedule.schedule_rule.schedule_rule import _PyScheduleRule
 from tvm.tirx import IterVar
 
-from .compat import sblock_types
+from .compat import RULE_PREFIXES, sblock_types
 
 __all__ = ["SPACE", "TileColumns", "space_of"]
 
 #: The word for the design space of this module.
 SPACE = "tunedb"
+
+#: Rules that TVM's poolings name, and that it has for GPUs or nowhere.
+_POOLINGS = ("adaptive_pool_avg", "adaptive_pool_max", "pool_avg", "pool_max")
 
 #: Largest tile of columns, as the largest extent that ``ParallelizeVectorizeUnroll`` vectorises.
 _MOST_COLUMNS = 64
@@ -49,7 +53,7 @@ def space_of(space: Any, target: Any) -> Any:
     Parameters
     ----------
     space : Any
-        ``"tunedb"``: on CPUs the default rules for the target and :class:`TileColumns`, elsewhere
+        ``"tunedb"``: on CPUs the default rules for the target and that of this module, elsewhere
         ``"post-order-apply"``. Anything else is returned.
     target : tvm.target.Target
         Target of the programs. The intrinsics of its default rules must be there
@@ -111,3 +115,16 @@ def _is_unchanged(loops: Sequence[Any], block: Any) -> bool:
 def _ends_with(region: Any, variable: Any) -> bool:
     """Tell whether the last index of a region is a variable."""
     return bool(region.region) and bool(region.region[-1].min.same_as(variable))
+
+
+def _default_rules(schedule: Any, block: Any) -> list[Any]:
+    """Leave a block to the other rules, as TVM does with a warning where a rule is not there."""
+    schedule.unannotate(block, "schedule_rule")
+    return [schedule]
+
+
+for _prefix in RULE_PREFIXES:
+    for _pooling in _POOLINGS:
+        _rule = f"{_prefix}cpu.meta_schedule.{_pooling}"
+        if tvm_ffi.get_global_func(_rule, allow_missing=True) is None:
+            tvm_ffi.register_global_func(_rule, _default_rules)

@@ -21,7 +21,7 @@ import numpy as np
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from .compat import buffer_of, constant_value, relax_type
+from .compat import RULE_PREFIXES, buffer_of, constant_value, relax_type
 from .modules import call_name
 
 __all__ = ["TILES", "Convolution", "convolutions_of", "with_winograd"]
@@ -79,8 +79,6 @@ _LANES = (16, 8)
 #: TVM's ``kOutEWiseFusable``: what follows is fused into the function, as into a convolution.
 _PATTERN = {"op_pattern": 4}
 
-#: Where MetaSchedule looks for the rules of blocks: the first name since TVM 0.26.
-_PREFIXES = ("s_tir.meta_schedule.cpu.", "meta_schedule.cpu.")
 _INPUT, _OUTPUT = "tunedb_winograd_input", "tunedb_winograd_output"
 _BY_HAND = {"schedule_rule": "None"}
 
@@ -392,6 +390,6 @@ def _fill(schedule: Any, loop: Any, steps: Sequence[Any], last: Any, *, depth: i
             schedule.unroll(each)
 
 
-for _prefix in _PREFIXES:
+for _prefix in RULE_PREFIXES:
     for _name, _rule in ((_INPUT, _schedule_input), (_OUTPUT, _schedule_output)):
-        tvm_ffi.register_global_func(_prefix + _name, _rule, override=True)
+        tvm_ffi.register_global_func(f"{_prefix}cpu.{_name}", _rule, override=True)

@@ -162,6 +162,15 @@ def test_rule_leaves_changed_blocks(change):
     assert len(TileColumns().apply(schedule, block)) == 1
 
 
+@pytest.mark.parametrize("space", [SPACE, "post-order-apply"])
+@pytest.mark.parametrize("name", ["pooled pixels", "windows without pads"])
+def test_poolings_are_scheduled_without_warnings(name, space, capfd):
+    traces, _ = designs.__wrapped__(name, space)
+    assert capfd.readouterr().err == ""
+    # As TVM does where a rule is not registered.
+    assert all("Unannotate" in kinds(trace) for trace in traces)
+
+
 def test_space_of_other_targets_and_other_spaces_stay():
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
     assert space_of(SPACE, cuda) == "post-order-apply"
