@@ -365,7 +365,7 @@ NODES = workdirs.workload_line(workdirs.node_list()).encode()
         (b"[0.001, 0.0011]", b"[1.7e308, 1.7e308]", "mean that is not finite"),
         (b"[0.001, 0.0011]", b"[-1.0]", "not a time"),
         (b"[0.001, 0.0011]", b"[NaN]", "not JSON"),
-        (b"[0.001, 0.0011]", b"[1e999]", ""),
+        (b"[0.001, 0.0011]", b"[1e999]", "not JSON: number is infinity"),
         (b"[0.001, 0.0011]", b"[true]", "not a number"),
         (b"[0.001, 0.0011]", b'["0.1"]', "not a number"),
         (b"[0.001, 0.0011]", b"0.001", "list of numbers"),

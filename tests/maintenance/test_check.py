@@ -4,7 +4,7 @@ import pytest
 from builders import FOREIGN, OWN, copied, make_batch, make_measurement, make_session, sql
 
 import tunedb
-from tunedb.errors import NotFoundError, SchemaError
+from tunedb.errors import NotFoundError, SchemaError, StorageError
 from tunedb.maintenance import check
 from tunedb.models.cards import body_digest, model_digest
 from tunedb.records import Failure, FailureKind, Phase, Quarantined, Status
@@ -132,17 +132,14 @@ def test_check_reports_damage(statements, file):
     assert all("\n" not in found.message for found in report.problems)
 
 
-def test_check_reports_or_rejects_damaged_pages(file):
+def test_check_rejects_damaged_pages(file):
     data = bytearray(file.read_bytes())
     page = int.from_bytes(data[16:18], "big")
     for start in range(2 * page, len(data), page):
         data[start : start + 40] = b"\xaa" * 40
     file.write_bytes(bytes(data))
-    try:
-        report = check.check(file)
-    except tunedb.TuneDBError:
-        return
-    assert report.found
+    with pytest.raises(StorageError, match=r"it is damaged; restore a copy, or try: sqlite3"):
+        check.check(file)
 
 
 def test_check_counts_problems_beyond_those_it_lists(file, monkeypatch):

@@ -438,7 +438,7 @@ class _InputChecker:
     def check_annotation(self, place: Any, value: Any, key: Any) -> None:
         """Check an annotation: its block or loop, value and key."""
         if not is_name(place):
-            raise FormatError(f"{self.where} annotates {shown(place)}")
+            raise FormatError(f"{self.where} annotates {shown(place)}, not a block or loop")
         self.used.append(place)
         if not isinstance(key, str) or key not in REMOVABLE or key == "schedule_rule":
             raise FormatError(f"{self.where}: the annotation {shown(key)} is not allowed")
