@@ -100,6 +100,20 @@ def onnx_session(model: Any) -> Any:
     )
 
 
+def random_arguments(mod: Any) -> list[Any]:
+    """Return random tensors of float32 for the function ``main`` of a module, equal each time."""
+    import numpy as np
+    import tvm
+
+    from tunedb.plugins.metaschedule.compat import arguments_of
+
+    rng = np.random.default_rng(0)
+    return [
+        tvm.runtime.tensor(rng.random(tuple(map(int, each.shape)), "float32"))
+        for each in arguments_of(mod["main"])
+    ]
+
+
 def local_builder() -> Any:
     """Return TVM's ``LocalBuilder`` with time enough for its workers to import TVM's intrinsics.
 

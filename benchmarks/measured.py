@@ -12,6 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from common import random_arguments
 from rich.progress import Progress
 
 #: Operators of common networks, small enough that the slowest candidates end in seconds.
@@ -39,6 +41,32 @@ def this_machine() -> Any:
 
     use_threads()
     return host_target()
+
+
+def measure_again(modules: dict[str, Any], rounds: int) -> dict[str, tuple[float, float]]:
+    """Return median seconds of scheduled modules and the half width of its 95 % interval.
+
+    They are measured in alternation.
+    """
+    import tvm
+
+    timers = {}
+    for tuner, mod in modules.items():
+        built = tvm.compile(mod, target=this_machine())
+        arguments = random_arguments(mod)
+        timer = built.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=1, min_repeat_ms=50)
+        timers[tuner] = lambda timer=timer, arguments=arguments: timer(*arguments).mean
+    told: dict[str, list[float]] = {tuner: [] for tuner in timers}
+    for _ in range(rounds):
+        for tuner, timer in timers.items():
+            told[tuner].append(timer())
+    rng = np.random.default_rng(0)
+    found = {}
+    for tuner, times in told.items():
+        samples = np.median(rng.choice(times, (2000, len(times))), axis=1)
+        low, high = np.quantile(samples, (0.025, 0.975))
+        found[tuner] = float(np.median(times)), float(high - low) / 2
+    return found
 
 
 def measure(schedules: list[Any], target: Any, builder: Any, runner: Any) -> list[Any]:

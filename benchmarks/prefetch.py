@@ -15,7 +15,7 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from common import Row, run
+from common import Row, random_arguments, run
 
 ROWS, COLUMNS, INNER, LANES = 49, 512, 4608, 32
 #: Outer and inner steps of the sum; a block of weights has the inner ones.
@@ -110,24 +110,18 @@ def cases() -> list[Case]:
 
 def measure(_options: argparse.Namespace) -> list[Row]:
     """Time the programs of each case in turn."""
-    import numpy as np
     import tvm
     from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-    from tunedb.plugins.metaschedule.compat import arguments_of
     from tunedb.plugins.metaschedule.measure.cold_weights import cold_repeats
     from tunedb.plugins.metaschedule.prefetch import with_prefetch
     from tunedb.plugins.metaschedule.tuning.defaults import host_target
 
     target, device = host_target(), tvm.cpu()
     config = EvaluatorConfig(number=1, repeat=1, min_repeat_ms=100)
-    rng = np.random.default_rng(0)
     rows = []
     for case in cases():
-        arguments = [
-            tvm.runtime.tensor(rng.random(tuple(map(int, each.shape)), "float32"), device)
-            for each in arguments_of(case.mod["main"])
-        ]
+        arguments = random_arguments(case.mod)
         programs = [
             tvm.tirx.build(each, target=target)
             for each in (with_prefetch(case.mod, target), case.mod)

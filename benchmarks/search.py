@@ -28,7 +28,7 @@ import numpy as np
 from candidates import make_module
 from common import Row, approve, run
 from held_out import kinds_of, write_without
-from measured import this_machine
+from measured import measure_again, this_machine
 from rich.console import Console
 from search_runs import Finished, metaschedule, tunedb
 
@@ -183,36 +183,6 @@ def compare(name: str, seed: int, tools: dict[str, Any], rounds: int) -> Compare
         early[tuner], final[tuner] = one.curve.winner(EARLY), one.curve.winner(None)
     found.early.update(measure_again(early, rounds))
     found.final.update(measure_again(final, rounds))
-    return found
-
-
-def measure_again(modules: dict[str, Any], rounds: int) -> dict[str, tuple[float, float]]:
-    """Return median seconds of scheduled modules and the half width of its 95 % interval.
-
-    They are measured in alternation.
-    """
-    import tvm
-
-    timers = {}
-    for tuner, mod in modules.items():
-        built = tvm.compile(mod, target=this_machine())
-        rng = np.random.default_rng(0)
-        arguments = [
-            tvm.runtime.tensor(rng.random([int(e) for e in p.ty.shape], dtype="float32"))
-            for p in mod["main"].params
-        ]
-        timer = built.mod.time_evaluator("main", tvm.cpu(), number=1, repeat=1, min_repeat_ms=50)
-        timers[tuner] = lambda timer=timer, arguments=arguments: timer(*arguments).mean
-    told: dict[str, list[float]] = {tuner: [] for tuner in timers}
-    for _ in range(rounds):
-        for tuner, timer in timers.items():
-            told[tuner].append(timer())
-    rng = np.random.default_rng(0)
-    found = {}
-    for tuner, times in told.items():
-        samples = np.median(rng.choice(times, (2000, len(times))), axis=1)
-        low, high = np.quantile(samples, (0.025, 0.975))
-        found[tuner] = float(np.median(times)), float(high - low) / 2
     return found
 
 

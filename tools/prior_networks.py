@@ -265,24 +265,20 @@ def columns(size: int, widths: Sequence[int]) -> Any:
     Each level has half of the height and width of the one before.
     """
     b = Builder()
-    data, channels, means = "image", 3, []
+    data, channels, side, means = "image", 3, size, []
     for width in widths:
-        data, channels = b.convolution(data, channels, width, 1, stride=2), width
+        data, channels, side = b.convolution(data, channels, width, 1, stride=2), width, side // 2
         found = [data]
         found += [_pool(b, data, *shape) for shape in ((2, 2), (3, 1, 1), (3, 2, 1), (5, 1, 2))]
         average = {"kernel_shape": [3, 3], "pads": [1] * 4, "count_include_pad": 1}
         found.append(b.node("AveragePool", [data], **average))
         for count in (width, 16):
-            shape = b.constant([1, count, -1], "int64")
-            norms = [b.constant(np.full(count, each)) for each in (1, 0)]
-            groups = b.node("Reshape", [data, shape])
-            norm = b.node("InstanceNormalization", [groups, *norms])
-            size_of = b.node("Shape", [data])
-            found.append(b.node("Relu", [b.node("Reshape", [norm, size_of])]))
+            weights = [b.constant(np.full(count, each)) for each in (1, 0)]
+            groups = b.reshape(data, 1, count, -1)
+            norm = b.node("InstanceNormalization", [groups, *weights])
+            found.append(b.node("Relu", [b.reshape(norm, 1, width, side, side)]))
         means += [b.node("GlobalAveragePool", [each]) for each in found]
-    result = b.node("Concat", means, axis=1)
-    total = 8 * sum(widths)
-    return _image(b, result, size, (1, total, 1, 1))
+    return _image(b, b.node("Concat", means, axis=1), size, (1, 8 * sum(widths), 1, 1))
 
 
 #: Name → the model, in the order in which they are tuned: each part of the list has all families.

@@ -131,9 +131,6 @@ class Release:
     builds_modules: bool = False
 
 
-#: Where MetaSchedule looks for the rules of blocks: the first name since TVM 0.26.
-RULE_PREFIXES = ("s_tir.meta_schedule.", "meta_schedule.")
-
 #: Supported releases, by the first two numbers of their version; the newest is last.
 RELEASES: dict[tuple[int, ...], Release] = {
     (0, 25): Release(
@@ -368,6 +365,24 @@ def walk(node: Any, type_: Any, visit: Callable[[Any], Any]) -> None:
 
     body = node.body if isinstance(node, PrimFunc) else node
     post_order_visit(body, lambda one: visit(one) if isinstance(one, type_) else None)
+
+
+def register_rule(name: str, rule: Callable[[Any, Any], list[Any]]) -> None:
+    """Register MetaSchedule's rule for CPUs of blocks that name it, unless it has one.
+
+    Parameters
+    ----------
+    name : str
+        The value of the blocks' attribute ``schedule_rule``.
+    rule : callable
+        Takes a schedule and a block; returns schedules.
+    """
+    import tvm_ffi
+
+    for prefix in ("s_tir.meta_schedule", "meta_schedule"):  # the first one since 0.26
+        full = f"{prefix}.cpu.{name}"
+        if tvm_ffi.get_global_func(full, allow_missing=True) is None:
+            tvm_ffi.register_global_func(full, rule)
 
 
 def register_errors() -> None:

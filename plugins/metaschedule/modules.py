@@ -30,6 +30,9 @@ FREE_LAYOUTS = "layout_free_buffers"
 #: Attribute of functions that are not to be scheduled.
 IS_SCHEDULED = "tirx.is_scheduled"
 
+#: Attribute of functions that are not fused: ``kOpaque`` of TVM's ``op_attr_types.h``.
+UNFUSED = {"op_pattern": 8}
+
 #: Scheme of the name that modules with equal TVMScript share in every release.
 SCRIPT = "script"
 

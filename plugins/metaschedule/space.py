@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.schedule_rule import ParallelizeVectorizeUnroll
 from tvm.s_tir.meta_schedule.schedule_rule.schedule_rule import _PyScheduleRule
 from tvm.tirx import IterVar
 
-from .compat import RULE_PREFIXES, sblock_types
+from .compat import register_rule, sblock_types
 
 __all__ = ["SPACE", "TileColumns", "space_of"]
 
@@ -59,7 +58,7 @@ def space_of(space: Any, target: Any) -> Any:
         Target of the programs. The intrinsics of its default rules must be there
         (:mod:`.intrinsics`).
     """
-    if not isinstance(space, str) or space != SPACE:
+    if space != SPACE:
         return space
     if target.kind.name != "llvm":
         return "post-order-apply"
@@ -123,8 +122,5 @@ def _default_rules(schedule: Any, block: Any) -> list[Any]:
     return [schedule]
 
 
-for _prefix in RULE_PREFIXES:
-    for _pooling in _POOLINGS:
-        _rule = f"{_prefix}cpu.meta_schedule.{_pooling}"
-        if tvm_ffi.get_global_func(_rule, allow_missing=True) is None:
-            tvm_ffi.register_global_func(_rule, _default_rules)
+for _pooling in _POOLINGS:
+    register_rule(f"meta_schedule.{_pooling}", _default_rules)

@@ -18,10 +18,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import tvm_ffi
 from tvm import relax, te, tirx
 
-from .compat import RULE_PREFIXES, buffer_of, constant_value, relax_type
+from .compat import buffer_of, constant_value, register_rule, relax_type
 from .modules import call_name
 
 __all__ = ["TILES", "Convolution", "convolutions_of", "with_winograd"]
@@ -390,6 +389,5 @@ def _fill(schedule: Any, loop: Any, steps: Sequence[Any], last: Any, *, depth: i
             schedule.unroll(each)
 
 
-for _prefix in RULE_PREFIXES:
-    for _name, _rule in ((_INPUT, _schedule_input), (_OUTPUT, _schedule_output)):
-        tvm_ffi.register_global_func(f"{_prefix}cpu.{_name}", _rule, override=True)
+register_rule(_INPUT, _schedule_input)
+register_rule(_OUTPUT, _schedule_output)

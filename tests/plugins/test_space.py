@@ -58,12 +58,14 @@ OTHERS = {
     "no reduction": lambda: program(topi.nn.relu, (30, 48)),
 }
 
+FUNCTIONS = COLUMNS | OTHERS
+
 
 @cache
 def designs(name, space):
     """Return the traces of a design space, and its postprocessors."""
     context = ms.TuneContext(
-        (COLUMNS | OTHERS)[name](),
+        FUNCTIONS[name](),
         target=TARGET,
         space_generator=space_of(space, TARGET),
         num_threads=1,
@@ -97,7 +99,7 @@ def tiled(name, seed):
     known = {*map(kinds, designs(name, "post-order-apply")[0])}
     traces, postprocs = designs(name, SPACE)
     (trace,) = (one for one in traces if kinds(one) not in known)
-    schedule = Schedule((COLUMNS | OTHERS)[name](), seed=seed, debug_mask="none")
+    schedule = Schedule(FUNCTIONS[name](), seed=seed, debug_mask="none")
     # A trace of TVM's instructions alone: no rule is asked.
     Trace(trace.insts, {}).apply_to_schedule(schedule, remove_postproc=True)
     schedule.enter_postproc()
@@ -108,7 +110,7 @@ def tiled(name, seed):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_programs_compute_the_same(name, seed):
-    mod = (COLUMNS | OTHERS)[name]()
+    mod = FUNCTIONS[name]()
     rng = np.random.default_rng(seed)
     shapes = [[int(n) for n in one.shape] for one in compat.arguments_of(mod["main"])]
     *inputs, _ = (rng.normal(size=shape).astype("float32") for shape in shapes)

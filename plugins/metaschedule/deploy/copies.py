@@ -15,12 +15,9 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..compat import relax_type
-from ..modules import IS_SCHEDULED, call_name, extents_of, rewrite_functions
+from ..modules import IS_SCHEDULED, UNFUSED, call_name, extents_of, rewrite_functions
 
 __all__ = ["copy_many"]
-
-#: Kind of a function that is not fused (``include/tvm/relax/op_attr_types.h``).
-_OPAQUE = 8
 
 #: Least number of tensors, and most elements, that are copied in one thread.
 _LEAST, _MOST = 16, 1 << 18
@@ -85,4 +82,4 @@ def _copies(
     outputs = outputs if isinstance(outputs, list) else [outputs]
     func = te.create_prim_func([*inputs, *outputs], "int64").without_attr("global_symbol")
     # Neither fused nor searched.
-    return func.with_attrs({"op_pattern": _OPAQUE, IS_SCHEDULED: True})
+    return func.with_attrs({**UNFUSED, IS_SCHEDULED: True})

@@ -18,16 +18,20 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ..compat import relax_type
-from ..modules import bound_to, call_name, constant_array, extents_of, rewrite_functions
+from ..modules import (
+    UNFUSED,
+    bound_to,
+    call_name,
+    constant_array,
+    extents_of,
+    rewrite_functions,
+)
 from .transpositions import reshaped_once
 
 __all__ = ["divide_groups", "sum_by_channels"]
 
 #: Numbers that change nothing as second arguments of operators.
 _NEUTRAL = {"relax.add": 0, "relax.multiply": 1}
-
-#: TVM's ``kOpaque``: not fused.
-_ALONE = {"op_pattern": 8}
 
 
 @tvm.transform.module_pass(opt_level=0, name="tunedb.DivideGroups")
@@ -117,7 +121,7 @@ class _Summer(relax.PyExprMutator):
             return quotient
         x, pixels, group, epsilon = channels
         emit, op = self.builder_.emit, relax.op
-        call_te = partial(self.builder_.call_te, primfunc_attrs=_ALONE)
+        call_te = partial(self.builder_.call_te, primfunc_attrs=UNFUSED)
         mean = partial(_mean, pixels=pixels, group=group)
         center = emit(call_te(mean, x, primfunc_name_hint="mean_of_channels"))
 
