@@ -94,7 +94,8 @@ def test_second_run_spends_most_batches_on_tasks_that_the_first_left_out(databas
     _, first = run(database, measuring, mod, strategy=strategy, max_trials_global=4)
     done, second = run(database, measuring, mod, strategy=strategy, max_trials_global=32)
     assert sum(name not in first for name in second) > len(second) / 2
-    assert done.networks[0].progress.latency > 0
+    measured = all(task.record for task in done.tasks)
+    assert (done.networks[0].progress.latency is not None) == measured
 
 
 def test_run_notes_that_a_layout_rejected_by_tvm_is_kept(database, measuring):
