@@ -349,6 +349,17 @@ def test_record_answers_for_the_module_of_equal_hash_that_it_fits(tools, mod, me
     assert [one is not None for one in served] == [False, True, False]
 
 
+@pytest.mark.usefixtures("no_parser")
+def test_trace_gets_the_block_names_of_the_module_that_it_answers_for(
+    tools, mod, measurement, merged
+):
+    """Names of blocks come from the variables of a network, and TVM's hash ignores them."""
+    body = strange(tools.matmul(block="another"))
+    database = merged([theirs(measurement, body, trace=renamed(measurement.program.trace))])
+    assert_applies(database.query_tuning_record(mod, tools.llvm, "main"), mod)
+    assert database.store.quarantine.rows() == []
+
+
 def test_workload_answers_for_the_alias_of_its_structure(mod, measurement, tools, merged):
     """The structure of its body confirms an alias."""
     small = tools.matmul(8)

@@ -15,7 +15,6 @@ from .... import limits
 from ....errors import BusyError, IntegrityError, StorageError
 from ....identity import canonical_json
 from ....programs.allowlist import check_trace
-from ....programs.metaschedule.upgrade import upgrade
 from ....records import Quarantined, Source, Trace
 from ....results import Answer
 from ....storage.store import Store
@@ -207,7 +206,8 @@ class RecordTable:
 
     def _trace(self, trace: Trace, known: StoredWorkload) -> Any:
         """Return TVM's trace, built without a replay if every instruction is known."""
-        return self._builder.build_or_replay(upgrade(trace), known.workload.mod)
+        fitted = self._workloads.fitted(trace, known)
+        return self._builder.build_or_replay(fitted, known.workload.mod)
 
     def _args_info(self, body: bytes | None) -> Any:
         """Return TVM's argument descriptions, or None."""

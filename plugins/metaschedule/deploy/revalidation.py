@@ -22,7 +22,6 @@ from tvm.s_tir import meta_schedule as ms
 from ....errors import FormatError, NotFoundError, UsageError
 from ....identity import canonical_json
 from ....programs.allowlist import check_trace
-from ....programs.metaschedule.upgrade import upgrade
 from ....records import (
     Failure,
     FailureKind,
@@ -43,6 +42,7 @@ from ....system.host import threads_of
 from ....system.temporary import TemporaryFolder
 from .. import modules
 from ..database.handle import Handle
+from ..database.workloads import StoredWorkload
 from ..targets import as_target
 from . import numerics
 from .apply import tasks_of
@@ -271,13 +271,18 @@ class _PendingVerdict:
     """One program while it is revalidated."""
 
     record: Record
-    mod: Any
+    known: StoredWorkload
     deviation: float | None = None
     times: tuple[float, ...] | None = None
     failure: Failure | None = None
     outcome: VerdictOutcome = field(default="unchecked")
     #: Target of the new measurement; None for that of the record.
     target: Target | None = None
+
+    @property
+    def mod(self) -> Any:
+        """The untuned module."""
+        return self.known.workload.mod
 
 
 class Revalidation:
@@ -445,7 +450,7 @@ class Revalidation:
             )
         target = converted_for or as_target(self._store.targets.get(target_id).attributes)
         pending = [
-            _PendingVerdict(record, self._module(record.workload_id, foreign=foreign))
+            _PendingVerdict(record, self._known(record.workload_id, foreign=foreign))
             for record in records
         ]
         for program in pending:
@@ -472,8 +477,8 @@ class Revalidation:
             program.outcome = "refused"
             program.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
 
-    def _module(self, workload_id: int, *, foreign: bool) -> Any:
-        """Return the untuned module of a workload, which is never that of a foreign source."""
+    def _known(self, workload_id: int, *, foreign: bool) -> StoredWorkload:
+        """Return a workload with its module, which is never that of a foreign source."""
         store = self._store
         known = None
         if store.names.aliases(workload_id) or store.answers.targets([workload_id]):
@@ -483,7 +488,7 @@ class Revalidation:
                 f"{self._store.location}: no module of workload {workload_id} that TVM may read; "
                 "give it: tunedb revalidate --module MODULE"
             )
-        return known.workload.mod
+        return known
 
     def _has_reference(self, program: _PendingVerdict) -> bool:
         """Run the untuned program on this machine's processor, once for each workload."""
@@ -502,7 +507,7 @@ class Revalidation:
         for id_ in dict.fromkeys(program.record.workload_id for program in programs):
             own = [program for program in programs if program.record.workload_id == id_]
             run = partial(numerics.run_compared, path=str(self._references[id_][0]))
-            jobs = [_job(program.mod, program.record, keep_preproc=True) for program in own]
+            jobs = [self._job(program, keep_preproc=True) for program in own]
             for program, result in zip(own, self._runs.outcomes(jobs, target, run), strict=True):
                 program.outcome, program.failure = "failed", result.failure
                 if result.failure is None:
@@ -512,13 +517,23 @@ class Revalidation:
 
     def _measure(self, programs: Sequence[_PendingVerdict], target: Any) -> None:
         """Measure the programs as a tuner does."""
-        jobs = [_job(program.mod, program.record, keep_preproc=False) for program in programs]
+        jobs = [self._job(program, keep_preproc=False) for program in programs]
         for program, result in zip(programs, self._runs.outcomes(jobs, target), strict=True):
             program.failure = result.failure
             if result.failure is None:
                 program.times = result.costs
             else:
                 program.outcome = "failed"
+
+    def _job(self, program: _PendingVerdict, *, keep_preproc: bool) -> Job:
+        """Return the job for a program."""
+        measurement = program.record.measurement
+        trace = self._handle.workloads.fitted(measurement.program.trace, program.known)
+        body, args = measurement.args_info, None
+        if body is not None and not keep_preproc:
+            # A tuned program may take weights in a layout of its own.
+            args = [ms.arg_info.ArgInfo.from_json(info) for info in orjson.loads(body)]
+        return Job(program.mod, numerics.order_of(trace, keep_preproc=keep_preproc), args)
 
     # ------------------------------------------------------------------ storing
 
@@ -571,16 +586,6 @@ class Revalidation:
             measurement = other.measurement
             if measurement.program.digest == digest and measurement.status is Status.OK:
                 yield other.id
-
-
-def _job(mod: Any, record: Record, *, keep_preproc: bool) -> Job:
-    """Return the job for the program of a record."""
-    trace = upgrade(record.measurement.program.trace)
-    body, args = record.measurement.args_info, None
-    if body is not None and not keep_preproc:
-        # A tuned program may take weights in a layout of its own.
-        args = [ms.arg_info.ArgInfo.from_json(info) for info in orjson.loads(body)]
-    return Job(mod, numerics.order_of(trace, keep_preproc=keep_preproc), args)
 
 
 def _wrong_result(costs: Sequence[float]) -> Failure | None:

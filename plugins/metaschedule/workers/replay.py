@@ -10,7 +10,6 @@ from typing import Any
 
 from ....errors import IntegrityError, PluginError
 from ....programs.allowlist import check_trace
-from ....programs.metaschedule.upgrade import upgrade
 from ....records import Program
 from ....results import StoredProgram
 from ....storage.store import Store
@@ -76,7 +75,8 @@ class Replayer:
                 f"TVM cannot load the module of workload {program.workload_id}: "
                 f"{self._workloads.why_lost(program.workload_id)}"
             )
-        return self._builder.scheduled(known.workload.mod, upgrade(program.trace))
+        trace = self._workloads.fitted(program.trace, known)
+        return self._builder.scheduled(known.workload.mod, trace)
 
     def target(self, program: StoredProgram) -> Any:
         """Return the TVM target of a program; None if its record has no target.

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from .families import anchor_of, family_of_name, is_convolution, is_matmul, transposed_of
 from .graphs import MAX_NAME, Graph, Unreadable, dimension
 
+#: The iterators of a block: kind (TVM's ``IterVarType``) and extent; None if it is not constant.
+Iterators = tuple[tuple[int, int | None], ...]
+
 # ---- Arithmetic operations of a function's body --------------------------------------------------
 #
 # As in TVM's ``EstimateTIRFlops`` (``src/s_tir/analysis/estimate_flops.cc``), each
@@ -234,12 +237,12 @@ def _blocks_of(graph: Graph, function: int) -> list[_Block]:
     return [block for block in blocks if block.stores]
 
 
-def iterators_of(graph: Graph, function: int) -> list[tuple[tuple[int, int | None], ...]]:
-    """Return the iterators of each block of a function, in the order of its statements.
+def iterated_blocks(graph: Graph, function: int) -> list[tuple[str, Iterators]]:
+    """Return the name and the iterators of each block of a function, in the order of statements.
 
     Returns
     -------
-    list of tuple of (int, int or None)
+    list of (str, tuple of (int, int or None))
         Kind of iterator (TVM's ``IterVarType``) and extent; None if it is not constant. Blocks
         without iterators, such as the root, are left out.
 
@@ -248,7 +251,7 @@ def iterators_of(graph: Graph, function: int) -> list[tuple[tuple[int, int | Non
     Unreadable
         The graph is damaged.
     """
-    found: list[tuple[tuple[int, int | None], ...]] = []
+    found: list[tuple[str, Iterators]] = []
     seen: set[int] = set()
     stack = [function]
     while stack:
@@ -258,12 +261,16 @@ def iterators_of(graph: Graph, function: int) -> list[tuple[tuple[int, int | Non
         seen.add(node)
         kind = graph.visit(node)
         if kind in _BLOCKS and (iterators := _iterators_in(graph, node)):
-            found.append(iterators)
+            found.append((_name_of(graph, node), iterators))
         stack += reversed(_statements_in(graph, node, kind))
     return found
 
 
-def _iterators_in(graph: Graph, block: int) -> tuple[tuple[int, int | None], ...]:
+def _name_of(graph: Graph, block: int) -> str:
+    return graph.text(graph.child(block, "name_hint"))[:MAX_NAME]
+
+
+def _iterators_in(graph: Graph, block: int) -> Iterators:
     found = []
     for iterator in graph.elements(graph.child(block, "iter_vars")):
         # The older encoding writes numbers as text.
@@ -284,7 +291,7 @@ def _statements_in(graph: Graph, node: int, kind: str) -> list[int]:
 
 
 def _read_block(graph: Graph, node: int) -> _Block:
-    block = _Block(graph.text(graph.child(node, "name_hint"))[:MAX_NAME])
+    block = _Block(_name_of(graph, node))
     block.has_init = graph.optional(node, "init") is not None
     for iterator in graph.elements(graph.child(node, "iter_vars")):
         kind = graph.field(iterator, "iter_type")

@@ -13,11 +13,8 @@ import orjson
 
 from ...records import Workload, WorkloadFormat
 from . import signature_of
-from .blocks import iterators_of
+from .blocks import Iterators, iterated_blocks
 from .graphs import Tensor, Unreadable, entry_of, functions_of, graph_of
-
-#: The iterators of a block: kind (TVM's ``IterVarType``) and extent; None if it is not constant.
-Block = tuple[tuple[int, int | None], ...]
 
 _GRAPHS = frozenset({WorkloadFormat.GRAPH, WorkloadFormat.NODES})
 
@@ -30,9 +27,11 @@ class Structure:
     ----------
     arguments : tuple of (str or None, tuple of int) or None
         Data types and shapes; None if unknown.
-    blocks : tuple of Block or None
+    blocks : tuple of Iterators or None
         The iterators of each function's blocks, in the order of statements; None if the body is not
         a readable graph.
+    names : tuple of str or None
+        The names of these blocks. They do not count in a comparison.
     family : str or None
         The operator family.
     flops : float or None
@@ -40,7 +39,8 @@ class Structure:
     """
 
     arguments: tuple[Tensor, ...] | None
-    blocks: tuple[Block, ...] | None
+    blocks: tuple[Iterators, ...] | None
+    names: tuple[str, ...] | None
     family: str | None
     flops: float | None
 
@@ -66,7 +66,7 @@ class Structure:
             return self.blocks == other.blocks
         return (self.family, self.flops) == (other.family, other.flops)
 
-    def _anchor(self) -> Block | None:
+    def _anchor(self) -> Iterators | None:
         """Return the block that runs most often."""
         if not self.blocks:
             return None
@@ -76,15 +76,18 @@ class Structure:
 def structure_of(workload: Workload) -> Structure:
     """Return the structure of a workload of any format and source."""
     signature = signature_of(workload)
-    blocks: tuple[Block, ...] | None = None
+    blocks: tuple[Iterators, ...] | None = None
+    names: tuple[str, ...] | None = None
     if workload.format in _GRAPHS:
         try:
             graph = graph_of(orjson.loads(workload.body))
             functions = functions_of(graph)
             entry_of(functions)
-            blocks = tuple(
-                block for function in functions for block in iterators_of(graph, function.node)
-            )
+            found = [
+                block for function in functions for block in iterated_blocks(graph, function.node)
+            ]
+            names = tuple(name for name, _ in found)
+            blocks = tuple(iterators for _, iterators in found)
         except (orjson.JSONDecodeError, Unreadable):
-            blocks = None
-    return Structure(signature.arguments, blocks, signature.family, signature.flops)
+            pass
+    return Structure(signature.arguments, blocks, names, signature.family, signature.flops)
