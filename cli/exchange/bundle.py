@@ -65,7 +65,8 @@ def command(
     truncated or changed bundle as a whole.
 
     With --as-prior it is a prior, which tunedb tune and apply take with --prior: its card has the
-    licence that you give, and the machines, targets and workloads of the records.
+    licence that you give, and the machines, targets and workloads of the records. Its times have
+    seven digits, and it does not tell which program a search made from which.
 
     Example:
       tunedb bundle -o team-a.tunedb
@@ -114,7 +115,7 @@ def _write(
     """Write a bundle to a file, or to stdout if `file` is None."""
     from ...exchange.bundle import new_manifest, write_bundle
     from ...exchange.database_peer import DatabasePeer
-    from ...exchange.prior import card_of
+    from ...exchange.prior import card_of, prior_chunks
 
     with reading(settings) as store:
         peer = DatabasePeer(store.url, own=True)
@@ -128,7 +129,8 @@ def _write(
                     progress.resize(peer.total)  # known after the records are selected
                     progress.update(done)
 
-                chunks = peer.chunks(selection)
+                as_prior = card is not None
+                chunks = prior_chunks(peer, selection) if as_prior else peer.chunks(selection)
                 info = write_bundle(out, chunks, manifest, force=force, on_progress=on_progress)
             if file is None:
                 sys.stdout.buffer.flush()

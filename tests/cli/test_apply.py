@@ -4,6 +4,7 @@ import json
 from contextlib import closing
 
 import numpy as np
+import pytest
 import tvm
 from checks import has, row_has
 from tvm.s_tir import Schedule
@@ -159,7 +160,7 @@ def test_explain_names_the_layer_that_answers(
     words = ("--db", sqlite_file, "explain", "module", kernels, "--target", json.dumps(TARGET))
     for others, layer in ((("--layer", tuned), str(tuned)), (("--prior", made), "shipped")):
         _, twice = run_json(*words, *others)
-        row_has(twice, record=1, workload_id=None, mean=1e-3, layer=layer)
+        row_has(twice, record=1, workload_id=None, mean=pytest.approx(1e-3), layer=layer)
     monkeypatch.setenv("TUNEDB_PRIOR", str(made))
     assert "twice: record 1 of shipped, 1.000 ms" in run(*words).stdout
     _, twice = run_json(*words, "--no-prior")

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from public_logs import DATA, needs_logs
 from tvm import te, topi
+from tvm.s_tir.analysis import estimate_tir_flops
 
 from tunedb.errors import NotFoundError, PluginError, UsageError
 from tunedb.features.steps import STEPS
@@ -36,6 +37,7 @@ from tunedb.programs.allowlist import check_trace
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.metaschedule.trace import join_trace, split_trace
 from tunedb.programs.workload_info import signature_of
+from tunedb.programs.workload_info.keys import of_ansor
 from tunedb.records import Origin, Target, Trust, Workload, WorkloadFormat
 from tunedb.results import StoredProgram
 from tunedb.search.lineage import lineage_lines, lineage_of
@@ -396,6 +398,40 @@ def test_convert_skips_records_of_foreign_sources(stored):
 HASH = "0123456789abcdef" * 2
 
 
+#: Keys of operators that the definitions and the lists of workloads both know.
+REGISTERED = [
+    ["gemm", 8, 16, 32],
+    ["swish_gemm", 8, 16, 32],
+    ["batch_matmul_nkkm", 2, 4, 6, 8],
+    ["conv1d_nlc", 1, 16, 4, 8, 3, 2, 1],
+    ["conv2d_capsule_nhwijc", 1, 6, 6, 4, 8, 3, 2, 1],
+    ["conv2d_nchw", 1, 7, 7, 4, 8, 3, 3, 2, 1],
+    ["conv2d_nchw_bias_bn_relu", 1, 7, 7, 4, 8, 3, 3, 2, 1],
+    ["conv2d_nhwc", 1, 7, 7, 4, 8, 3, 2, 1],
+    ["conv2d_nhwc", 1, 7, 7, 4, 8, 3, 1, 2, 2, 2],
+    ["conv2d_nhwc_bn_relu", 1, 7, 7, 4, 8, 3, 2, 1],
+    ["conv2d_transpose_nhwc", 1, 4, 4, 8, 4, 4, 2, 1],
+    ["conv3d_ndhwc", 1, 4, 6, 6, 4, 8, 3, 2, 1],
+    ["depthwise_conv2d_nhwc", 1, 7, 7, 8, 3, 2, 1],
+    ["matmul", 8, 16, 32],
+    ["matmul_relu", 8, 16, 32],
+    ["norm_bmn", 2, 8, 16],
+    ["softmax_mn", 8, 16],
+    ["transpose_batch_matmul", 1, 8, 2, 16],
+]
+
+
+@pytest.mark.parametrize("key", REGISTERED, ids=lambda key: key[0])
+def test_signature_of_a_registered_function_is_that_of_its_definition(key):
+    signature = of_ansor(key)
+    tensors = definitions.load_definitions()[0][key[0]](*key[1:])
+    shapes = [tuple(map(int, tensor.shape)) for tensor in tensors]
+    assert [shape for _, shape in signature.arguments] == shapes
+    operations = estimate_tir_flops(DefinedWorkload.from_tensors(tensors).mod)
+    # Operations on the result of the anchor do not count.
+    assert 0.8 * operations <= signature.flops <= operations
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -407,6 +443,7 @@ HASH = "0123456789abcdef" * 2
         ["matmul_add", 8, 16, 32, "float32"],
         ["pool_layer", "avg", 1, 8, 7, 7, 3, 3, 2, 1],
         ["reduction_layer", [4, 5, 6], 1, False],
+        *REGISTERED,
     ],
     ids=lambda arguments: arguments[0],
 )

@@ -348,6 +348,27 @@ def test_allowlist_rejects_too_long_names():
     rejection_of(split_knobs([[name + "n", "ot", 1]], {}), AUTOTVM)
 
 
+def test_parts_of_allowed_instructions_are_not_parsed():
+    stored = orjson.loads(TRACE.sketch)
+    plain = [each for each in stored if b']],["' not in orjson.dumps(each)]
+    assert len(plain) > 20
+    body = orjson.dumps(plain)
+    assert of_metaschedule._facts_of_known(body) == of_metaschedule._facts_of_all(body)
+
+
+@settings(max_examples=examples(300))
+@given(
+    st.lists(st.sampled_from(orjson.loads(TRACE.sketch)), max_size=6).map(orjson.dumps),
+    st.integers(0, 99),
+    st.sampled_from([b"", b'"', b"[", b"]", b",", b" ", b']],["', b'["', b"]]", b"7"]),
+)
+def test_facts_of_a_part_that_is_cut_are_those_of_the_parsed_part(body, place, text):
+    at = len(body) * place // 100
+    for changed in (body, body[:at] + text + body[at + len(text) :], body[:at] + text + body[at:]):
+        known = of_metaschedule._facts_of_known(changed)
+        assert known is None or known == of_metaschedule._facts_of_all(changed)
+
+
 def test_allowlist_caches_rejected_parts():
     """A hostile database refers to one bad sketch a million times."""
     bad = split_trace([["Nonsense", [], [], []]], [])

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, topi
+
+# Operators of Ansor's paper (section 7.1), which the entry points of tunedb name.
+from tvm.s_tir.meta_schedule.testing import te_workload  # noqa: F401
 from tvm.topi.nn.utils import get_pad_tuple
 
 Tensors = list[Any]
@@ -44,6 +47,26 @@ def conv2d_bias_relu(
     data, kernel, bias = _inputs((n, ci, h, w), (co, ci, kh, kw), (1, co, 1, 1))
     out = topi.nn.conv2d_nchw(data, kernel, stride, padding, 1, out_dtype="float32")
     return [data, kernel, bias, topi.nn.relu(out + bias)]
+
+
+# ---- Logs of Apple's GPUs ------------------------------------------------------------------------
+
+
+def gemm(m: int, n: int, k: int) -> Tensors:
+    """Return ``gemm(M, N, K)``: ``A[m, k] * B[n, k]``."""
+    a, b = _inputs((m, k), (n, k))
+    axis = te.reduce_axis((0, k), "k")
+    return [a, b, te.compute((m, n), lambda i, j: te.sum(a[i, axis] * b[j, axis], axis), "gemm")]
+
+
+def swish_gemm(m: int, n: int, k: int) -> Tensors:
+    """Return ``swish_gemm(M, N, K)``: the same with a hard swish in three stages."""
+    a, b, product = gemm(m, n, k)
+    shifted = te.compute((m, n), lambda i, j: product[i, j] + 3.0, "shifted")
+    clipped = topi.clip(shifted, 0.0, 6.0)
+    sixth = 0.1666667
+    swish = te.compute((m, n), lambda i, j: clipped[i, j] * product[i, j] * sixth, "swish")
+    return [a, b, swish]
 
 
 # ---- Artifacts of Roller (OSDI 2022) -------------------------------------------------------------

@@ -250,6 +250,9 @@ _MAX_NESTING = 3
 #: Bytes of an instruction whose facts are cached; those with an index map are longer, and differ.
 _MAX_REMEMBERED_BYTES = 512
 
+#: Text between two instructions of a part: the outputs of one end, the next begins with its kind.
+_BETWEEN = b']],["'
+
 #: Fast path that matches nearly all valid decisions: pairs of an index and an integer or a list of
 #: integers, and two lists of numbers. Numbers of 19 digits may be too long.
 _PLAIN = re.compile(
@@ -313,36 +316,24 @@ def check_tail(body: bytes) -> Facts:
     FormatError
         The tail holds an instruction that is not allowed.
     """
-    try:
-        instructions = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error}") from None
-    if not isinstance(instructions, list):
-        raise FormatError("no list of instructions")
-    if len(instructions) > limits.MAX_FOREIGN_STEPS:
-        raise FormatError(f"{len(instructions)} instructions, over {limits.MAX_FOREIGN_STEPS}")
     sampling: dict[int, bool] = {}
     defined: set[str] = set()
     free: set[str] = set()
-    places, written = 0, []
-    for index, instruction in enumerate(instructions):
-        try:
-            written.append(canonical_json(instruction))
-        except TypeError:  # nested too deep
-            raise FormatError(f"instruction {index} is {shown(instruction)}") from None
-        facts = _facts_of(index, instruction, written[-1])
-        free.update(name for name in facts.used if name not in defined)
+    places = 0
+    instructions = _facts_of_known(body) or _facts_of_all(body)
+    for index, facts in enumerate(instructions):
+        for name in facts.used:
+            if name not in defined:
+                free.add(name)
         for name in facts.defined:
             if name in defined:
                 raise FormatError(
-                    f"{instruction[0]} at {index} has the output {shown(name)}, not a new variable"
+                    f"{facts.kind} at {index} has the output {shown(name)}, not a new variable"
                 )
             defined.add(name)
         places += facts.places
         if facts.is_tile is not None:
             sampling[index] = facts.is_tile
-    if b"[%s]" % b",".join(written) != body:
-        raise FormatError("not in the canonical form")
     return Facts(len(instructions), places, sampling, frozenset(defined), frozenset(free))
 
 
@@ -352,6 +343,8 @@ class _InstructionFacts:
 
     Parameters
     ----------
+    kind : str
+        The instruction.
     used, defined : tuple of str
         Variables among its inputs, and its outputs.
     places : int
@@ -360,25 +353,67 @@ class _InstructionFacts:
         Whether its decision is a list; None without a decision.
     """
 
+    kind: str
     used: tuple[str, ...]
     defined: tuple[str, ...]
     places: int
     is_tile: bool | None
 
 
-def _facts_of(index: int, instruction: Any, body: bytes) -> _InstructionFacts:
-    """Check an instruction; most of a tail's are those of other tails, too."""
-    if len(body) > _MAX_REMEMBERED_BYTES:
-        return _checked(index, instruction)
+def _facts_of_known(body: bytes) -> list[_InstructionFacts] | None:
+    """Return the facts of a part whose instructions are all allowed; None for others.
+
+    Most instructions of a part are those of other parts, too, so it is not parsed: its text is cut
+    between instructions. Each piece is an instruction in the canonical form, and so is their list.
+    """
+    pieces = body[1:-1].split(_BETWEEN)
+    if body != b"[%s]" % _BETWEEN.join(pieces) or len(pieces) > limits.MAX_FOREIGN_STEPS:
+        return None
+    last = len(pieces) - 1
+    found = []
+    for index, piece in enumerate(pieces):
+        text = (b'["' if index else b"") + piece + (b"]]" if index < last else b"")
+        facts = (_remembered if len(text) <= _MAX_REMEMBERED_BYTES else _facts_of)(text)
+        if facts is None:
+            return None
+        found.append(facts)
+    return found
+
+
+def _facts_of_all(body: bytes) -> list[_InstructionFacts]:
+    """Return the facts of all instructions, or raise FormatError."""
     try:
-        return _remembered(body)
-    except FormatError:
-        return _checked(index, instruction)  # whose message names this index
+        instructions = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"not JSON: {error}") from None
+    if not isinstance(instructions, list):
+        raise FormatError("no list of instructions")
+    if len(instructions) > limits.MAX_FOREIGN_STEPS:
+        raise FormatError(f"{len(instructions)} instructions, over {limits.MAX_FOREIGN_STEPS}")
+    found = [_checked(index, instruction) for index, instruction in enumerate(instructions)]
+    if not _is_canonical(instructions, body):
+        raise FormatError("not in the canonical form")
+    return found
 
 
-@lru_cache(maxsize=4096)
-def _remembered(body: bytes) -> _InstructionFacts:
-    return _checked(-1, orjson.loads(body))
+def _facts_of(text: bytes) -> _InstructionFacts | None:
+    """Return the facts of an instruction; None if it is not allowed, or not canonical JSON."""
+    try:
+        instruction = orjson.loads(text)
+        facts = _checked(-1, instruction)
+    except (FormatError, orjson.JSONDecodeError):
+        return None
+    return facts if _is_canonical(instruction, text) else None
+
+
+_remembered = lru_cache(maxsize=16384)(_facts_of)
+
+
+def _is_canonical(value: Any, text: bytes) -> bool:
+    try:
+        return canonical_json(value) == text
+    except TypeError:  # nested too deep
+        return False
 
 
 def _checked(index: int, instruction: Any) -> _InstructionFacts:
@@ -406,7 +441,7 @@ def _checked(index: int, instruction: Any) -> _InstructionFacts:
         if not is_name(name):
             raise FormatError(f"{checker.where} has the output {shown(name)}, not a new variable")
     is_tile = SAMPLING[kind] == "tile" if kind in SAMPLING else None
-    return _InstructionFacts(tuple(checker.used), defined, checker.places, is_tile)
+    return _InstructionFacts(kind, tuple(checker.used), defined, checker.places, is_tile)
 
 
 class _InputChecker:

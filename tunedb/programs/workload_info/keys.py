@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -265,10 +266,10 @@ def describe(function: str, args: list[Any]) -> Described:
         The function is unknown, or its arguments do not fit or are too large to be real.
     """
     short = function.replace("/", ".").rpartition(".")[2]
-    known = _FUNCTIONS.get(short)
-    if known is None or len(args) != known[0]:
+    known = next((of for counts, of in _FUNCTIONS.get(short, ()) if len(args) in counts), None)
+    if known is None:
         raise Unreadable("no known function")
-    described = known[1](args)
+    described = known(args)
     for _, shape in described.arguments:
         for extent in shape:
             dimension(extent)
@@ -369,20 +370,135 @@ def _sparse_dense(args: list[Any]) -> Described:
     return Described((*inputs, (dtype, (m, n)), (dtype, (m, n))), 2 * m * prod(data))
 
 
-#: Name → the number of arguments and the function that describes it.
-_FUNCTIONS: dict[str, tuple[int, Callable[[list[Any]], Described]]] = {
-    "batch_matmul_layer": (5, _batch_matmul_layer),
-    "conv2d": (9, _conv2d_template),
-    "conv2d_layer": (9, _conv2d_layer),
-    "conv2d_no_batching": (9, _conv2d_template),
-    "depthwise_conv2d_layer": (8, _depthwise_conv2d_layer),
-    "matmul": (4, _matmul),
-    "matmul_add": (4, _matmul_add),
-    "matmul_layer": (3, _matmul_layer),
-    "pool_layer": (9, _pool_layer),
-    "reduction_layer": (3, _reduction_layer),
-    "relu_layer": (4, _relu_layer),
-    "sparse_dense": (7, _sparse_dense),
+def _gemm(args: list[Any]) -> Described:
+    """``gemm(M, N, K)``, whose second matrix is transposed; ``swish_gemm`` ends in a hard swish."""
+    m, n, k = shape_of(args)
+    return Described(_untyped((m, k), (n, k), (m, n)), 2 * m * n * k)
+
+
+# ---- Operators of Ansor's paper, as in TVM's s_tir/meta_schedule/testing/te_workload.py ----------
+
+
+def _product(args: list[Any]) -> Described:
+    """``matmul(n, m, k)``, and with a ReLU."""
+    n, m, k = shape_of(args)
+    return Described(_untyped((n, k), (k, m), (n, m)), 2 * n * m * k)
+
+
+def _batch_matmul_nkkm(args: list[Any]) -> Described:
+    batch, n, m, k = shape_of(args)
+    shapes = (batch, n, k), (batch, k, m), (batch, n, m)
+    return Described(_untyped(*shapes), 2 * batch * n * m * k)
+
+
+def _transpose_batch_matmul(args: list[Any]) -> Described:
+    batch, length, heads, size = shape_of(args)
+    given, output = (batch, length, heads, size), (batch, heads, length, length)
+    return Described(_untyped(given, given, output), 2 * prod(output) * size)
+
+
+def _channels_last(args: list[Any], n: int, *, vectors: int = 0) -> Described:
+    """``conv(N, ..., CI, CO, kernel_size, stride, padding, dilation, groups)`` of `n` dimensions.
+
+    With `vectors` it takes so many of the length of its channels, as the scale of a batch norm.
+    """
+    batch, *spatial, inputs, outputs, size = shape_of(args[: n + 4])
+    stride, padding, dilation, groups = (args[n + 4 :] + [1, 0, 1, 1][len(args) - n - 4 :])[:4]
+    parts, kernel = dimension(groups), (size,) * n
+    if parts == 0 or inputs % parts or outputs % parts:
+        raise Unreadable("no groups of these channels")
+    places = convolved(tuple(spatial), kernel, stride, padding, dilation)
+    output, weights = (batch, *places, outputs), (*kernel, inputs // parts, outputs)
+    shapes = [(batch, *spatial, inputs), weights, *[(outputs,)] * vectors, output]
+    return Described(_untyped(*shapes), 2 * prod(output) * prod(weights[:-1]))
+
+
+def _depthwise_conv2d_nhwc(args: list[Any]) -> Described:
+    """``depthwise_conv2d_nhwc(N, H, W, C, kernel_size, stride, padding, dilation)``."""
+    n, h, w, c, size = shape_of(args[:5])
+    stride, padding, dilation = args[5:] + [1, 0, 1][len(args) - 5 :]
+    output = (n, *convolved((h, w), (size, size), stride, padding, dilation), c)
+    return Described(
+        _untyped((n, h, w, c), (1, size, size, c), output), 2 * prod(output) * size * size
+    )
+
+
+def _conv2d_transpose_nhwc(args: list[Any]) -> Described:
+    """``conv2d_transpose_nhwc(N, H, W, CI, CO, kernel_size, stride, padding)``."""
+    n, h, w, ci, co, size = shape_of(args[:6])
+    stride, padding = args[6:] + [1, 0][len(args) - 6 :]
+    weights = (size, size, ci, co)
+    output = (n, *transposed((h, w), weights[:2], stride, padding), co)
+    return Described(
+        _untyped((n, h, w, ci), weights, output), 2 * prod(output) * prod(weights[:-1])
+    )
+
+
+def _conv2d_nchw(args: list[Any], *, vectors: int = 0) -> Described:
+    """``conv2d_nchw(n, h, w, ci, co, kh, kw, stride, padding, dilation)``."""
+    n, h, w, ci, co, kh, kw = shape_of(args[:7])
+    output = (n, co, *convolved((h, w), (kh, kw), *args[7:]))
+    shapes = [(n, ci, h, w), (co, ci, kh, kw), *[(co, 1, 1)] * vectors, output]
+    return Described(_untyped(*shapes), 2 * prod(output) * ci * kh * kw)
+
+
+def _conv2d_capsule_nhwijc(args: list[Any]) -> Described:
+    """``conv2d_capsule_nhwijc(N, H, W, CI, CO, kernel_size, stride, padding, capsule_size)``."""
+    n, h, w, ci, co, size = shape_of(args[:6])
+    stride, padding, capsule = args[6:] + [1, 0, 4][len(args) - 6 :]
+    square = (dimension(capsule),) * 2
+    output = (n, *convolved((h, w), (size, size), stride, padding), *square, co)
+    shapes = (n, h, w, *square, ci), (size, size, *square, ci, co), output
+    return Described(_untyped(*shapes), 2 * prod(output) * size * size * square[0] * ci)
+
+
+def _softmax_mn(args: list[Any]) -> Described:
+    """``softmax_mn(m, n)``: a maximum, a difference, a sum and a quotient; ``exp`` is a call."""
+    shape = shape_of(args)
+    return Described(_untyped(shape, shape), 4 * prod(shape))
+
+
+def _norm_bmn(args: list[Any]) -> Described:
+    """``norm_bmn(B, M, N)``: the root of a sum of squares."""
+    b, m, n = shape_of(args)
+    return Described(_untyped((b, m, n), (b,)), 2 * b * m * n)
+
+
+_Describe = Callable[[list[Any]], Described]
+
+#: Name → the possible numbers of arguments, and the function that describes them.
+_FUNCTIONS: dict[str, tuple[tuple[range, _Describe], ...]] = {
+    name: tuple((range(least, most + 1), of) for least, most, of in forms)
+    for name, *forms in (
+        ("batch_matmul_layer", (5, 5, _batch_matmul_layer)),
+        ("batch_matmul_nkkm", (4, 4, _batch_matmul_nkkm)),
+        ("conv1d_nlc", (5, 9, partial(_channels_last, n=1))),
+        ("conv2d", (9, 9, _conv2d_template)),
+        ("conv2d_capsule_nhwijc", (6, 9, _conv2d_capsule_nhwijc)),
+        ("conv2d_layer", (9, 9, _conv2d_layer)),
+        ("conv2d_nchw", (9, 10, _conv2d_nchw)),
+        ("conv2d_nchw_bias_bn_relu", (9, 10, partial(_conv2d_nchw, vectors=3))),
+        ("conv2d_nhwc", (6, 10, partial(_channels_last, n=2))),
+        ("conv2d_nhwc_bn_relu", (8, 9, partial(_channels_last, n=2, vectors=3))),
+        ("conv2d_no_batching", (9, 9, _conv2d_template)),
+        ("conv2d_transpose_nhwc", (6, 8, _conv2d_transpose_nhwc)),
+        ("conv3d_ndhwc", (7, 11, partial(_channels_last, n=3))),
+        ("depthwise_conv2d_layer", (8, 8, _depthwise_conv2d_layer)),
+        ("depthwise_conv2d_nhwc", (5, 8, _depthwise_conv2d_nhwc)),
+        ("gemm", (3, 3, _gemm)),
+        ("matmul", (4, 4, _matmul), (3, 3, _product)),
+        ("matmul_add", (4, 4, _matmul_add)),
+        ("matmul_layer", (3, 3, _matmul_layer)),
+        ("matmul_relu", (3, 3, _product)),
+        ("norm_bmn", (3, 3, _norm_bmn)),
+        ("pool_layer", (9, 9, _pool_layer)),
+        ("reduction_layer", (3, 3, _reduction_layer)),
+        ("relu_layer", (4, 4, _relu_layer)),
+        ("softmax_mn", (2, 2, _softmax_mn)),
+        ("sparse_dense", (7, 7, _sparse_dense)),
+        ("swish_gemm", (3, 3, _gemm)),
+        ("transpose_batch_matmul", (4, 4, _transpose_batch_matmul)),
+    )
 }
 
 
