@@ -237,21 +237,22 @@ def _blocks_of(graph: Graph, function: int) -> list[_Block]:
     return [block for block in blocks if block.stores]
 
 
-def iterated_blocks(graph: Graph, function: int) -> list[tuple[str, Iterators]]:
+def iterated_blocks(graph: Graph, function: int) -> list[tuple[str | None, Iterators]]:
     """Return the name and the iterators of each block of a function, in the order of statements.
 
     Returns
     -------
-    list of (str, tuple of (int, int or None))
-        Kind of iterator (TVM's ``IterVarType``) and extent; None if it is not constant. Blocks
-        without iterators, such as the root, are left out.
+    list of (str or None, tuple of (int, int or None))
+        Name, None if it is unreadable, and for each iterator its kind (TVM's ``IterVarType``) and
+        extent, None if it is not constant. Blocks without iterators, such as the root, are left
+        out.
 
     Raises
     ------
     Unreadable
         The graph is damaged.
     """
-    found: list[tuple[str, Iterators]] = []
+    found: list[tuple[str | None, Iterators]] = []
     seen: set[int] = set()
     stack = [function]
     while stack:
@@ -261,7 +262,11 @@ def iterated_blocks(graph: Graph, function: int) -> list[tuple[str, Iterators]]:
         seen.add(node)
         kind = graph.visit(node)
         if kind in _BLOCKS and (iterators := _iterators_in(graph, node)):
-            found.append((_name_of(graph, node), iterators))
+            try:
+                name = _name_of(graph, node)
+            except Unreadable:  # the iterators alone decide what the block is
+                name = None
+            found.append((name, iterators))
         stack += reversed(_statements_in(graph, node, kind))
     return found
 

@@ -31,7 +31,7 @@ class Structure:
         The iterators of each function's blocks, in the order of statements; None if the body is not
         a readable graph.
     names : tuple of str or None
-        The names of these blocks. They do not count in a comparison.
+        The names of these blocks; None if one is unknown. They do not count in a comparison.
     family : str or None
         The operator family.
     flops : float or None
@@ -86,8 +86,9 @@ def structure_of(workload: Workload) -> Structure:
             found = [
                 block for function in functions for block in iterated_blocks(graph, function.node)
             ]
-            names = tuple(name for name, _ in found)
             blocks = tuple(iterators for _, iterators in found)
+            known = tuple(name for name, _ in found if name is not None)
+            names = known if len(known) == len(blocks) else None
         except (orjson.JSONDecodeError, Unreadable):
             pass
     return Structure(signature.arguments, blocks, names, signature.family, signature.flops)
