@@ -266,10 +266,10 @@ def describe(function: str, args: list[Any]) -> Described:
         The function is unknown, or its arguments do not fit or are too large to be real.
     """
     short = function.replace("/", ".").rpartition(".")[2]
-    known = next((of for counts, of in _FUNCTIONS.get(short, ()) if len(args) in counts), None)
-    if known is None:
+    known = _FUNCTIONS.get(short)
+    if known is None or len(args) not in known[0]:
         raise Unreadable("no known function")
-    described = known(args)
+    described = known[1](args)
     for _, shape in described.arguments:
         for extent in shape:
             dimension(extent)
@@ -380,7 +380,7 @@ def _gemm(args: list[Any]) -> Described:
 
 
 def _product(args: list[Any]) -> Described:
-    """``matmul(n, m, k)``, and with a ReLU."""
+    """``matmul_relu(n, m, k)``; the order of three numbers of a ``matmul`` is anybody's guess."""
     n, m, k = shape_of(args)
     return Described(_untyped((n, k), (k, m), (n, m)), 2 * n * m * k)
 
@@ -467,9 +467,9 @@ def _norm_bmn(args: list[Any]) -> Described:
 _Describe = Callable[[list[Any]], Described]
 
 #: Name → the possible numbers of arguments, and the function that describes them.
-_FUNCTIONS: dict[str, tuple[tuple[range, _Describe], ...]] = {
-    name: tuple((range(least, most + 1), of) for least, most, of in forms)
-    for name, *forms in (
+_FUNCTIONS: dict[str, tuple[range, _Describe]] = {
+    name: (range(least, most + 1), of)
+    for name, (least, most, of) in (
         ("batch_matmul_layer", (5, 5, _batch_matmul_layer)),
         ("batch_matmul_nkkm", (4, 4, _batch_matmul_nkkm)),
         ("conv1d_nlc", (5, 9, partial(_channels_last, n=1))),
@@ -486,7 +486,7 @@ _FUNCTIONS: dict[str, tuple[tuple[range, _Describe], ...]] = {
         ("depthwise_conv2d_layer", (8, 8, _depthwise_conv2d_layer)),
         ("depthwise_conv2d_nhwc", (5, 8, _depthwise_conv2d_nhwc)),
         ("gemm", (3, 3, _gemm)),
-        ("matmul", (4, 4, _matmul), (3, 3, _product)),
+        ("matmul", (4, 4, _matmul)),
         ("matmul_add", (4, 4, _matmul_add)),
         ("matmul_layer", (3, 3, _matmul_layer)),
         ("matmul_relu", (3, 3, _product)),
