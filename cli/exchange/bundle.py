@@ -129,8 +129,7 @@ def _write(
                     progress.resize(peer.total)  # known after the records are selected
                     progress.update(done)
 
-                as_prior = card is not None
-                chunks = prior_chunks(peer, selection) if as_prior else peer.chunks(selection)
+                chunks = peer.chunks(selection) if card is None else prior_chunks(peer, selection)
                 info = write_bundle(out, chunks, manifest, force=force, on_progress=on_progress)
             if file is None:
                 sys.stdout.buffer.flush()

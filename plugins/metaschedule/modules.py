@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from math import prod
 from typing import Any
 
@@ -247,7 +247,13 @@ def to_workload(mod: Any) -> Workload:
 
 def structure_of_module(mod: Any) -> Structure:
     """Return the structure of a module, as one reads it from the graph of a stored workload."""
-    return structure_of(Workload(WorkloadFormat.GRAPH, _graph_of(mod)))
+    return _structure_of_graph(_graph_of(mod))
+
+
+# A question asks several times for that of its module: to find rows, and to fit their traces to it.
+@lru_cache(maxsize=128)
+def _structure_of_graph(graph: bytes) -> Structure:
+    return structure_of(Workload(WorkloadFormat.GRAPH, graph))
 
 
 def _graph_of(mod: Any) -> bytes:

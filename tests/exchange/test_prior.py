@@ -31,7 +31,7 @@ def database(tmp_path):
         for number, extra in enumerate((SEARCHED, SEARCHED | {"final": "lost"}, {"final": "won"})):
             text = orjson.dumps(extra, option=orjson.OPT_SORT_KEYS)
             add(store, make_measurement(number, TIMES, extra=text, **lineage))
-        add(store, make_measurement(3, TIMES))
+        add(store, make_measurement(3, TIMES, extra=b'["search"]'))
         add(store, make_measurement(4, None, status=Status.FAILED))
     return tmp_path / "own.db"
 
@@ -46,9 +46,11 @@ def test_prior_has_no_lineage_and_times_of_seven_digits(database, tmp_path):
     with BundlePeer(tmp_path / "first.prior") as peer:
         found = measurements(peer.chunks(EVERYTHING))
     *rest, failed = found
-    assert [row["extra"] for row in rest] == [None, '{"final":"lost"}', '{"final":"won"}', None]
+    extras = [None, '{"final":"lost"}', '{"final":"won"}', '["search"]']
+    assert [row["extra"] for row in rest] == extras
     assert failed["run_secs"] is None
-    for row, before in zip(rest, measurements(given_by(database)), strict=False):
+    *given, _ = measurements(given_by(database))
+    for row, before in zip(rest, given, strict=True):
         assert row["donor"] is None
         assert unpack_floats(row["run_secs"]) == pytest.approx(TIMES, rel=1e-7)
         changed = {"run_secs", "donor", "extra", "digest", "program_digest"}

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from ..errors import FormatError, NotFoundError, StorageError
 from ..identity import canonical_json, pack_floats, unpack_floats
 from ..json_checks import parse_json
@@ -243,14 +241,15 @@ def prior_chunks(peer: Peer, selection: Selection) -> Iterator[Chunk]:
 def _without_lineage(row: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return a row of ``measurement`` without donor and search operators, its times rounded."""
     values = list(row)
-    times, extra = AT["run_secs"], AT["extra"]
+    times, extra = row[AT["run_secs"]], row[AT["extra"]]
     values[AT["donor"]] = None
-    if row[times] is not None:
-        values[times] = pack_floats(map(_rounded, unpack_floats(row[times])))
-    if row[extra] is not None:
-        facts = orjson.loads(row[extra])
-        facts.pop("search", None)
-        values[extra] = canonical_json(facts).decode() if facts else None
+    if times is not None:
+        values[AT["run_secs"]] = pack_floats(map(_rounded, unpack_floats(times)))
+    if extra is not None and '"search"' in extra:
+        facts = parse_json(extra.encode())
+        if isinstance(facts, dict):
+            facts.pop("search", None)
+            values[AT["extra"]] = canonical_json(facts).decode() if facts else None
     return tuple(values)
 
 

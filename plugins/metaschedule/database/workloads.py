@@ -108,8 +108,6 @@ class WorkloadTable:
         self._lost: dict[int, str] = {}
         # Digests of the scripts of modules, by the address of their Workload object.
         self._scripts: FIFOCache[int, tuple[Any, str]] = FIFOCache(_MOST_HANDLES)
-        # Structures of modules, in the same way.
-        self._structures: FIFOCache[int, tuple[Any, Structure]] = FIFOCache(_MOST_HANDLES)
         # (Foreign row, whether foreign names count) → an equal own row, or the number of rows that
         # were read without finding one.
         self._stand_ins: dict[tuple[int, bool], StoredWorkload | int] = {}
@@ -154,22 +152,14 @@ class WorkloadTable:
         trace = upgrade(trace)
         if known.is_exact:
             return trace
-        stored, own = self._store.names.structure(known.id), self._structure_of(known)
+        stored = self._store.names.structure(known.id)
+        own = modules.structure_of_module(known.workload.mod)
         # Without a graph the names are not known; equal anchor blocks do not tell those of others.
         if not (stored.names and own.names) or stored.blocks != own.blocks:
             return trace
         if stored.names == own.names:
             return trace
         return with_block_names(trace, dict(zip(stored.names, own.names, strict=True)))
-
-    def _structure_of(self, known: StoredWorkload) -> Structure:
-        """Return the structure of a module."""
-        address = known.workload.__chandle__()
-        remembered = self._structures.get(address)
-        if remembered is None:
-            structure = modules.structure_of_module(known.workload.mod)
-            remembered = self._structures[address] = (known.workload, structure)
-        return remembered[1]
 
     def why_lost(self, id_: int) -> str | None:
         """Return the reason why :meth:`get` has no module for a row, in one line."""

@@ -267,9 +267,9 @@ def describe(function: str, args: list[Any]) -> Described:
     """
     short = function.replace("/", ".").rpartition(".")[2]
     known = _FUNCTIONS.get(short)
-    if known is None or len(args) not in known[0]:
+    if known is None or not known[0] <= len(args) <= known[1]:
         raise Unreadable("no known function")
-    described = known[1](args)
+    described = known[2](args)
     for _, shape in described.arguments:
         for extent in shape:
             dimension(extent)
@@ -379,7 +379,12 @@ def _gemm(args: list[Any]) -> Described:
 # ---- Operators of Ansor's paper, as in TVM's s_tir/meta_schedule/testing/te_workload.py ----------
 
 
-def _product(args: list[Any]) -> Described:
+def _completed(args: list[Any], *defaults: int) -> list[Any]:
+    """Return the last arguments; the defaults of those that a log leaves out follow them."""
+    return [*args, *defaults[len(args) :]]
+
+
+def _matmul_relu(args: list[Any]) -> Described:
     """``matmul_relu(n, m, k)``; the order of three numbers of a ``matmul`` is anybody's guess."""
     n, m, k = shape_of(args)
     return Described(_untyped((n, k), (k, m), (n, m)), 2 * n * m * k)
@@ -403,7 +408,7 @@ def _channels_last(args: list[Any], n: int, *, vectors: int = 0) -> Described:
     With `vectors` it takes so many of the length of its channels, as the scale of a batch norm.
     """
     batch, *spatial, inputs, outputs, size = shape_of(args[: n + 4])
-    stride, padding, dilation, groups = (args[n + 4 :] + [1, 0, 1, 1][len(args) - n - 4 :])[:4]
+    stride, padding, dilation, groups = _completed(args[n + 4 :], 1, 0, 1, 1)
     parts, kernel = dimension(groups), (size,) * n
     if parts == 0 or inputs % parts or outputs % parts:
         raise Unreadable("no groups of these channels")
@@ -416,7 +421,7 @@ def _channels_last(args: list[Any], n: int, *, vectors: int = 0) -> Described:
 def _depthwise_conv2d_nhwc(args: list[Any]) -> Described:
     """``depthwise_conv2d_nhwc(N, H, W, C, kernel_size, stride, padding, dilation)``."""
     n, h, w, c, size = shape_of(args[:5])
-    stride, padding, dilation = args[5:] + [1, 0, 1][len(args) - 5 :]
+    stride, padding, dilation = _completed(args[5:], 1, 0, 1)
     output = (n, *convolved((h, w), (size, size), stride, padding, dilation), c)
     return Described(
         _untyped((n, h, w, c), (1, size, size, c), output), 2 * prod(output) * size * size
@@ -426,7 +431,7 @@ def _depthwise_conv2d_nhwc(args: list[Any]) -> Described:
 def _conv2d_transpose_nhwc(args: list[Any]) -> Described:
     """``conv2d_transpose_nhwc(N, H, W, CI, CO, kernel_size, stride, padding)``."""
     n, h, w, ci, co, size = shape_of(args[:6])
-    stride, padding = args[6:] + [1, 0][len(args) - 6 :]
+    stride, padding = _completed(args[6:], 1, 0)
     weights = (size, size, ci, co)
     output = (n, *transposed((h, w), weights[:2], stride, padding), co)
     return Described(
@@ -445,7 +450,7 @@ def _conv2d_nchw(args: list[Any], *, vectors: int = 0) -> Described:
 def _conv2d_capsule_nhwijc(args: list[Any]) -> Described:
     """``conv2d_capsule_nhwijc(N, H, W, CI, CO, kernel_size, stride, padding, capsule_size)``."""
     n, h, w, ci, co, size = shape_of(args[:6])
-    stride, padding, capsule = args[6:] + [1, 0, 4][len(args) - 6 :]
+    stride, padding, capsule = _completed(args[6:], 1, 0, 4)
     square = (dimension(capsule),) * 2
     output = (n, *convolved((h, w), (size, size), stride, padding), *square, co)
     shapes = (n, h, w, *square, ci), (size, size, *square, ci, co), output
@@ -464,41 +469,36 @@ def _norm_bmn(args: list[Any]) -> Described:
     return Described(_untyped((b, m, n), (b,)), 2 * b * m * n)
 
 
-_Describe = Callable[[list[Any]], Described]
-
-#: Name → the possible numbers of arguments, and the function that describes them.
-_FUNCTIONS: dict[str, tuple[range, _Describe]] = {
-    name: (range(least, most + 1), of)
-    for name, (least, most, of) in (
-        ("batch_matmul_layer", (5, 5, _batch_matmul_layer)),
-        ("batch_matmul_nkkm", (4, 4, _batch_matmul_nkkm)),
-        ("conv1d_nlc", (5, 9, partial(_channels_last, n=1))),
-        ("conv2d", (9, 9, _conv2d_template)),
-        ("conv2d_capsule_nhwijc", (6, 9, _conv2d_capsule_nhwijc)),
-        ("conv2d_layer", (9, 9, _conv2d_layer)),
-        ("conv2d_nchw", (9, 10, _conv2d_nchw)),
-        ("conv2d_nchw_bias_bn_relu", (9, 10, partial(_conv2d_nchw, vectors=3))),
-        ("conv2d_nhwc", (6, 10, partial(_channels_last, n=2))),
-        ("conv2d_nhwc_bn_relu", (8, 9, partial(_channels_last, n=2, vectors=3))),
-        ("conv2d_no_batching", (9, 9, _conv2d_template)),
-        ("conv2d_transpose_nhwc", (6, 8, _conv2d_transpose_nhwc)),
-        ("conv3d_ndhwc", (7, 11, partial(_channels_last, n=3))),
-        ("depthwise_conv2d_layer", (8, 8, _depthwise_conv2d_layer)),
-        ("depthwise_conv2d_nhwc", (5, 8, _depthwise_conv2d_nhwc)),
-        ("gemm", (3, 3, _gemm)),
-        ("matmul", (4, 4, _matmul)),
-        ("matmul_add", (4, 4, _matmul_add)),
-        ("matmul_layer", (3, 3, _matmul_layer)),
-        ("matmul_relu", (3, 3, _product)),
-        ("norm_bmn", (3, 3, _norm_bmn)),
-        ("pool_layer", (9, 9, _pool_layer)),
-        ("reduction_layer", (3, 3, _reduction_layer)),
-        ("relu_layer", (4, 4, _relu_layer)),
-        ("softmax_mn", (2, 2, _softmax_mn)),
-        ("sparse_dense", (7, 7, _sparse_dense)),
-        ("swish_gemm", (3, 3, _gemm)),
-        ("transpose_batch_matmul", (4, 4, _transpose_batch_matmul)),
-    )
+#: Name → least and most arguments, and the function that describes them.
+_FUNCTIONS: dict[str, tuple[int, int, Callable[[list[Any]], Described]]] = {
+    "batch_matmul_layer": (5, 5, _batch_matmul_layer),
+    "batch_matmul_nkkm": (4, 4, _batch_matmul_nkkm),
+    "conv1d_nlc": (5, 9, partial(_channels_last, n=1)),
+    "conv2d": (9, 9, _conv2d_template),
+    "conv2d_capsule_nhwijc": (6, 9, _conv2d_capsule_nhwijc),
+    "conv2d_layer": (9, 9, _conv2d_layer),
+    "conv2d_nchw": (9, 10, _conv2d_nchw),
+    "conv2d_nchw_bias_bn_relu": (9, 10, partial(_conv2d_nchw, vectors=3)),
+    "conv2d_nhwc": (6, 10, partial(_channels_last, n=2)),
+    "conv2d_nhwc_bn_relu": (8, 9, partial(_channels_last, n=2, vectors=3)),
+    "conv2d_no_batching": (9, 9, _conv2d_template),
+    "conv2d_transpose_nhwc": (6, 8, _conv2d_transpose_nhwc),
+    "conv3d_ndhwc": (7, 11, partial(_channels_last, n=3)),
+    "depthwise_conv2d_layer": (8, 8, _depthwise_conv2d_layer),
+    "depthwise_conv2d_nhwc": (5, 8, _depthwise_conv2d_nhwc),
+    "gemm": (3, 3, _gemm),
+    "matmul": (4, 4, _matmul),
+    "matmul_add": (4, 4, _matmul_add),
+    "matmul_layer": (3, 3, _matmul_layer),
+    "matmul_relu": (3, 3, _matmul_relu),
+    "norm_bmn": (3, 3, _norm_bmn),
+    "pool_layer": (9, 9, _pool_layer),
+    "reduction_layer": (3, 3, _reduction_layer),
+    "relu_layer": (4, 4, _relu_layer),
+    "softmax_mn": (2, 2, _softmax_mn),
+    "sparse_dense": (7, 7, _sparse_dense),
+    "swish_gemm": (3, 3, _gemm),
+    "transpose_batch_matmul": (4, 4, _transpose_batch_matmul),
 }
 
 
