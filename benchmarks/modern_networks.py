@@ -11,10 +11,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto, numpy_helper
 from onnx_networks import Builder, bert, llama_block
 
 __all__ = [
+    "HALVED",
     "MODERN",
     "QUANTISED",
     "convnext",
@@ -25,6 +26,7 @@ __all__ = [
     "diffusion_unet",
     "dlrm",
     "grouped_llama",
+    "halved",
     "mobilenet_v3",
     "quantised_mobilenet",
     "super_resolution",
@@ -660,7 +662,30 @@ def _with_integers(model: Any, *names: str) -> Any:
     return model
 
 
+def halved(model: Any) -> Any:
+    """Return a model whose floats have 16 bits: weights, inputs, outputs and conversions."""
+    graph = model.graph
+    nodes = [attribute for node in graph.node for attribute in node.attribute]
+    tensors = [each.t for each in nodes if each.type == AttributeProto.TENSOR]
+    for tensor in [*graph.initializer, *tensors]:
+        if tensor.data_type == TensorProto.FLOAT:
+            array = numpy_helper.to_array(tensor).astype("float16")
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    for value in [*graph.input, *graph.output, *graph.value_info]:
+        if value.type.tensor_type.elem_type == TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for each in nodes:
+        if each.name == "to" and each.i == TensorProto.FLOAT:
+            each.i = TensorProto.FLOAT16
+    return model
+
+
 #: Networks of the benchmark.
+HALVED: dict[str, Callable[[], Any]] = {
+    "BERT of 16 bits": lambda: halved(bert(100, layers=1)),
+    "MobileNetV3 of 16 bits": lambda: halved(mobilenet_v3()),
+    "Whisper of 16 bits": lambda: halved(whisper()),
+}
 QUANTISED: dict[str, Callable[[], Any]] = {"MobileNet of eight bits": quantised_mobilenet}
 MODERN: dict[str, Callable[[], Any]] = {
     "YOLOv8-like": yolo,

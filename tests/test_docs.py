@@ -232,7 +232,7 @@ def test_a_citation_has_the_version_of_the_package():
 
 def test_pages_state_the_numbers_on_the_card_of_the_prior():
     card = read_card(ROOT / "tunedb" / "prior" / "cpu.bundle")
-    told = f"{card['records']:,} measurements of {card['workloads']} operators"
+    told = f"{card['records']:,} measurements of {card['workloads']:,} operators"
     for page in (README, ROOT / "docs" / "prior.md"):
         assert told in " ".join(page.read_text("utf-8").split()), page
 

@@ -298,6 +298,11 @@ def relax_type(expression: Any) -> Any:
     return expression.ty if hasattr(expression, "ty") else expression.struct_info  # until 0.25
 
 
+def type_arguments(call: Any) -> Any:
+    """Return the types among the arguments of a call of Relax."""
+    return call.ty_args if hasattr(call, "ty_args") else call.sinfo_args  # until 0.25
+
+
 def symbols_of(parameter: Any) -> Any:
     """Return the variables in the type of a parameter of a Relax function."""
     from tvm.relax import analysis

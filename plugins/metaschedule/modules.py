@@ -156,18 +156,27 @@ def bound_to(mutator: Any, value: Any) -> Any:
     return value
 
 
-def calls_of(mod: Any) -> list[Any]:
-    """Return the calls of operators in the Relax functions of a program."""
-    calls: list[Any] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op):
-            calls.append(node)
-
+def nodes_of(mod: Any) -> list[Any]:
+    """Return the expressions in the Relax functions of a program, operands first."""
+    nodes: list[Any] = []
     for func in mod.functions.values():
         if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, visit)
-    return calls
+            relax.analysis.post_order_visit(func, nodes.append)
+    return nodes
+
+
+def calls_of(mod: Any) -> list[Any]:
+    """Return the calls of operators in the Relax functions of a program."""
+    return [
+        node
+        for node in nodes_of(mod)
+        if isinstance(node, relax.Call) and isinstance(node.op, tvm.ir.Op)
+    ]
+
+
+def has_branches(mod: Any) -> bool:
+    """Tell whether a program computes one of two branches."""
+    return any(isinstance(node, relax.If) for node in nodes_of(mod))
 
 
 def extents_of(type_: Any) -> list[int] | None:

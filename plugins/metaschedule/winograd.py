@@ -21,7 +21,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from .compat import buffer_of, constant_value, register_rule, relax_type
-from .modules import call_name
+from .modules import call_name, nodes_of
 
 __all__ = ["TILES", "Convolution", "convolutions_of", "with_winograd"]
 
@@ -128,17 +128,8 @@ def convolutions_of(mod: Any) -> list[Convolution]:
     They are of 32-bit floats, with channels last, constant weights, one group, and numbers of
     channels that eight divides.
     """
-    found: dict[Convolution, None] = {}
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-
-            def visit(node: Any) -> None:
-                convolution = _convolution(node)
-                if convolution is not None:
-                    found.setdefault(convolution)
-
-            relax.analysis.post_order_visit(func, visit)
-    return list(found)
+    found = (_convolution(node) for node in nodes_of(mod))
+    return list(dict.fromkeys(each for each in found if each is not None))
 
 
 def with_winograd(mod: Any, tiles: Mapping[Convolution, int]) -> Any:

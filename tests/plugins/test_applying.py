@@ -14,6 +14,7 @@ from tvm.script import tirx as T
 
 from tunedb.errors import NotFoundError, PluginError, StorageError, UsageError
 from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.deploy import apply
 from tunedb.plugins.metaschedule.deploy.apply import compile, schedule, tasks_of, write_library
 from tunedb.plugins.metaschedule.module_source import as_module
 
@@ -110,6 +111,24 @@ def test_compile_finds_record_of_private_function_and_exports_its_name(database,
         write_library(made.executable, tmp_path / "kernels.exe")
     with pytest.raises(StorageError, match="cannot be written"):
         write_library(made.executable, tmp_path / "nowhere" / "kernels.so")
+
+
+@pytest.mark.parametrize("largest", [-1, 300], ids=["bytecode", "compiled"])
+def test_branches_share_no_storage(largest, monkeypatch):
+    """TVM's plan of the memory would let a run of the second branch end the process."""
+    monkeypatch.setattr(apply, "_COMPILED_CALLS", largest)
+    x = relax.Var("x", R.Tensor((4, 16), "float32"))
+    is_first = relax.Var("is_first", R.Tensor((), "bool"))
+    b = relax.BlockBuilder()
+    with b.function("main", [x, is_first]):
+        branches = (function(relax.op.cos(x)) for function in (relax.op.tanh, relax.op.exp))
+        b.emit_func_output(b.emit(relax.If(is_first, *branches)))
+    executable = compile(b.finalize(), ":memory:", TARGET).executable
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    value = np.random.default_rng(0).uniform(size=(4, 16)).astype("float32")
+    for first, function in ((False, np.exp), (True, np.tanh), (False, np.exp)):
+        found = machine["main"](tvm.runtime.tensor(value), tvm.runtime.tensor(np.array(first)))
+        np.testing.assert_allclose(found.numpy(), function(np.cos(value)), rtol=1e-5)
 
 
 def test_compile_takes_the_name_of_a_database(database, path, tools):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import orjson
 from numpy.typing import ArrayLike, NDArray
 
 from .. import identity, limits
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 _MAGIC = b"tunedb-model\x01"
 _LENGTH = struct.Struct("<I")
 _HEADER_KEYS = {"recipe", "rows", "feature_set", "version", "columns", "boosters", "xgboost"}
+
+#: Arrays of a tree in XGBoost's JSON that no prediction reads; a leaf's value is a split condition.
+_STATISTICS = ("loss_changes", "sum_hessian", "base_weights")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,6 +145,13 @@ class Model:
         """Return the score of each program of a dataset; raises as :meth:`check`."""
         self.check(examples)
         return self.scores(examples.rows, examples.starts)
+
+    def compact(self) -> Self:
+        """Return the model without the statistics of its trees, more than half of its bytes.
+
+        Scores do not need them. The importance of columns is then unknown.
+        """
+        return replace(self, boosters=tuple(map(_without_statistics, self.boosters)))
 
     def to_bytes(self) -> bytes:
         """Serialise the model, without pickle; equal models of equal versions have equal bytes."""
@@ -254,6 +265,15 @@ def _check_versions(written_by: str) -> None:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(field) for field in version.split(".")[:3] if field.isdigit())
+
+
+def _without_statistics(booster: Any) -> Any:
+    """Return a booster whose nodes have no gain, no Hessian and, inside of a tree, no weight."""
+    content = orjson.loads(bytes(booster.save_raw("json")))
+    for tree in content["learner"]["gradient_booster"]["model"]["trees"]:
+        for name in _STATISTICS:
+            tree[name] = [0.0] * len(tree[name])
+    return _load(orjson.dumps(content))
 
 
 def _load(raw: bytes) -> Any:

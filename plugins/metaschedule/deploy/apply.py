@@ -668,7 +668,10 @@ def compile_lowered(
         )
         if database is not None:
             mod = with_prefetch(mod, target)
-        executable = relax.build(mod, target, exec_mode=mode)
+        # TVM plans the memory of a branch into storage that only the other branch allocates.
+        disabled = ["StaticPlanBlockMemory"] if modules.has_branches(mod) else []
+        with tvm.transform.PassContext(disabled_pass=disabled):
+            executable = relax.build(mod, target, exec_mode=mode)
     return Compiled(executable, tuple(uses), notes)
 
 

@@ -26,6 +26,7 @@ from ..winograd import TILES, Convolution, convolutions_of, with_winograd
 from .batch_norms import fold_batch_norms
 from .copies import copy_many
 from .folding import fold_all_constants, fold_constants
+from .half_precision import widen_halves
 from .importer_functions import restore_operators
 from .layouts import convert_layouts, operators_of
 from .norms import divide_groups, sum_by_channels
@@ -235,7 +236,7 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
         A pass of TVM fails; it may raise any class.
     """
     given, transform = mod, relax.transform
-    mod = bind_sizes(mod, lowering.bind)
+    mod, notes = widen_halves(bind_sizes(mod, lowering.bind), target)
     with target, tvm.transform.PassContext(opt_level=3):
         mod = tvm.transform.Sequential(
             [
@@ -251,7 +252,8 @@ def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
                 fold_all_constants,
             ]
         )(mod)
-        mod, notes = convert_layouts(mod, lowering.layouts(target))
+        mod, rejected = convert_layouts(mod, lowering.layouts(target))
+        notes += rejected
         mod = interleave_transposed(mod)
         if is_cpu(target):
             mod = sum_by_channels(mod)

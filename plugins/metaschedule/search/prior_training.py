@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = ["trained_models"]
 
-#: Diverse programs that a model learns from. Models of 8,000 predicted faster programs for six
-#: networks than those of 4,000 and of 12,000 (docs/benchmarks.md). A tuning run trains on fewer,
-#: because it trains again and again.
-_PROGRAMS = 8_000
+#: Diverse programs that a model learns from, and its boosters. One booster overrates some of
+#: thousands of drafts, and the best of them is chosen; several seldom overrate the same
+#: (docs/benchmarks.md). A tuning run trains one on fewer programs, because it trains again and
+#: again.
+_PROGRAMS, _MEMBERS = 12_000, 4
 #: Sets of the models: of drafts, and of replayed programs.
 _SETS: Final[tuple[StepFeatures, ...]] = (FEATURES, STEPS)
 
@@ -63,6 +65,8 @@ def trained_models(prior: Path) -> Iterator[tuple[str, PriorModel]]:
                 recipe = Recipe(features=features.name)
                 source = ComputedExamples(store, features)
                 examples = source.with_rows(source.diverse(recipe, ids, _PROGRAMS))
-                fitted = fit(examples, tuning_recipe(recipe, len(examples)))
+                recipe = replace(tuning_recipe(recipe, len(examples)), members=_MEMBERS)
+                fitted = fit(examples, recipe)
+                fitted = replace(fitted, model=fitted.model.compact())
                 row = row_of(fitted, examples, store.key, cost)
                 yield name_of(class_, features), PriorModel(fitted.model, row)
