@@ -74,8 +74,9 @@ def _computes(target: Any, features: Iterable[str]) -> bool:
 
 
 def _dtypes(mod: Any) -> set[str]:
-    """Return the element types of the tensors in the Relax functions of a program."""
-    return {str(each.dtype) for node in nodes_of(mod) for each in _tensors(relax_type(node))}
+    """Return the element types of the variables in the Relax functions of a program."""
+    variables = (node for node in nodes_of(mod) if isinstance(node, relax.Var))
+    return {str(each.dtype) for variable in variables for each in _tensors(relax_type(variable))}
 
 
 def _tensors(type_: Any) -> list[Any]:
