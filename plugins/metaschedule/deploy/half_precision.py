@@ -61,9 +61,17 @@ def widen_halves(mod: Any, target: Any) -> tuple[Any, list[str]]:
     halves = sorted(lacking & _dtypes(mod))
     if not halves:
         return mod, []
+    transform = relax.transform
+    # Outside of dataflow blocks each variable is defined wherever what it is bound to is.
+    mod = transform.ToNonDataflow()(mod)
     mod = rewrite_functions(mod, partial(_Widener, halves=halves))
     # Each use of a parameter converts it, and each result of a function that another one takes.
-    mod = relax.transform.EliminateCommonSubexpr()(relax.transform.DeadCodeElimination()(mod))
+    for clean in (
+        transform.ConvertToDataflow(min_size=1),
+        transform.DeadCodeElimination(),
+        transform.EliminateCommonSubexpr(),
+    ):
+        mod = clean(mod)
     note = "computed in float32, which this processor has vectors of"
     return mod, [f"{half}: {note}" for half in halves]
 
